@@ -42,6 +42,11 @@ impl Allocator {
         }
     }
 
+    /// Takes another memory bound of the worker.
+    pub(crate) fn set_bound(&mut self, memory_bytes_max: u64) {
+        self.policy.step = TrimPolicy::step_of(memory_bytes_max);
+    }
+
     /// Trims the heap if the process has grown by much more than the `counted` bytes of its
     /// engines.
     pub(crate) fn trim_if_due(&mut self, counted: u64) {
@@ -83,9 +88,13 @@ struct TrimPolicy {
 }
 
 impl TrimPolicy {
+    fn step_of(memory_bytes_max: u64) -> u64 {
+        (memory_bytes_max / 32).clamp(1 << 20, 32 << 20)
+    }
+
     fn new(memory_bytes_max: u64) -> TrimPolicy {
         TrimPolicy {
-            step: (memory_bytes_max / 32).clamp(1 << 20, 32 << 20),
+            step: TrimPolicy::step_of(memory_bytes_max),
             least: None,
             not_before: None,
         }

@@ -7,43 +7,67 @@
 mod allocator;
 mod byte_stream;
 mod child;
+mod handshakes;
 mod listen;
 mod look_ups;
 mod mailbox;
 mod refusals;
+mod reload;
 mod round_robin;
 mod sockets;
+pub mod tls;
 mod usage;
 mod worker;
 
 use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::Arc;
+use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use respool_engine::settings::{Address, PasswordSource, Settings};
-use respool_engine::{Counters, WorkerId};
+use respool_engine::{Counters, LatencyReport, NoPlaceLeft, PoolPlaces, WorkerId, WorkerReport};
 
 pub use child::spawn_tied;
+pub use listen::{ControlFile, control_socket};
+pub use reload::{Applied, PreparedReload, Reload, Reloader};
 
-use crate::listen::{Listener, SocketFile};
+use crate::listen::SocketFile;
 use crate::mailbox::{Mailbox, NewPassword, WorkerOrder};
+use crate::reload::{ListeningAddresses, first_port};
+use crate::tls::{ListenerTls, ServerTls};
 use crate::worker::{SharedState, WorkerLoop};
 
 /// The input of [`start`].
 #[derive(Clone, Debug)]
 pub struct Setup {
-    /// Addresses to listen on, each with the index of its pool in [`Settings::pools`].
-    pub listeners: Vec<(Address, usize)>,
+    /// Addresses to listen on.
+    pub listeners: Vec<ListenAddress>,
+    /// TLS of the servers of each pool, by the index of the pool in [`Settings::pools`]. `None`, or
+    /// no item: plain.
+    pub pool_tls: Vec<Option<ServerTls>>,
     /// Mode, owner and group of the listeners in the file system.
     pub socket_access: SocketAccess,
     /// Number of worker threads, at least 1.
     pub workers: usize,
     /// Settings of all workers.
     pub settings: Arc<Settings>,
+    /// Whether workers report on their servers, for [`Reports`].
+    pub reports_servers: bool,
+}
+
+/// An address to listen on.
+#[derive(Clone, Debug)]
+pub struct ListenAddress {
+    /// The address.
+    pub address: Address,
+    /// The index of the pool of its sessions, in [`Settings::pools`].
+    pub pool: usize,
+    /// TLS of its sessions; `None`: plain.
+    pub tls: Option<ListenerTls>,
 }
 
 /// Mode, owner and group of listening sockets in the file system.
@@ -170,6 +194,8 @@ pub enum StartError {
         /// The system's reason.
         error: io::Error,
     },
+    /// Pools have had too many servers since the start.
+    Pools(NoPlaceLeft),
     /// A system call failed while a worker was set up.
     Kernel {
         /// The system call.
@@ -194,6 +220,7 @@ impl fmt::Display for StartError {
             StartError::Listen { address, error } => {
                 write!(f, "cannot listen on {address}: {error}")
             }
+            StartError::Pools(error) => error.fmt(f),
             StartError::Kernel { call, error } => {
                 write!(f, "the system call {call} failed: {error}")
             }
@@ -221,11 +248,51 @@ pub(crate) fn kernel_error<E: Into<io::Error>>(call: &'static str) -> impl Fn(E)
 
 /// Running workers.
 pub struct Running {
-    addresses: Vec<Address>,
     /// Socket files of the listeners; removed on drop.
-    files: Vec<SocketFile>,
+    files: OpenFiles,
     workers: Vec<(Arc<Mailbox>, JoinHandle<usize>)>,
     shared: Arc<SharedState>,
+}
+
+/// A listening socket that no worker serves. The caller accepts its clients.
+#[derive(Debug)]
+pub struct OwnListener {
+    /// Its address, with the port that the kernel chose.
+    pub address: Address,
+    /// The socket; it does not block.
+    pub socket: OwnedFd,
+    /// Its file, which is removed on drop.
+    _file: Option<SocketFile>,
+}
+
+impl OwnListener {
+    /// Binds a socket to an address.
+    ///
+    /// # Errors
+    /// When the address cannot be bound.
+    pub fn bind(address: &Address, access: SocketAccess) -> Result<OwnListener, StartError> {
+        let error = |error| StartError::Listen {
+            address: address.clone(),
+            error,
+        };
+        let mut bound = listen::bind(address, 1, access).map_err(error)?;
+        let socket = bound.sockets.pop();
+        let missing = || error(io::Error::other("there is no socket"));
+        Ok(OwnListener {
+            address: bound.address,
+            socket: socket.ok_or_else(missing)?,
+            _file: bound.file,
+        })
+    }
+}
+
+/// Removes the socket files of all listeners on drop.
+struct OpenFiles(Arc<SharedState>);
+
+impl Drop for OpenFiles {
+    fn drop(&mut self) {
+        reload::lock(&self.0.listening).close();
+    }
 }
 
 /// Binds the listeners and starts the workers. The system's resolver looks up host names.
@@ -244,36 +311,9 @@ pub fn start(setup: Setup, notify: Notify) -> Result<Running, StartError> {
 pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Running, StartError> {
     allocator::set_up();
     let count = setup.workers.max(1);
-    let (mut addresses, mut files) = (Vec::new(), Vec::new());
-    let mut listeners: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
-    for (address, pool) in &setup.listeners {
-        let bound = listen::bind(address, count, setup.socket_access).map_err(|error| {
-            StartError::Listen {
-                address: address.clone(),
-                error,
-            }
-        })?;
-        addresses.push(bound.address);
-        files.extend(bound.file);
-        let path = match address {
-            Address::Tcp { .. } => None,
-            Address::Unix(path) => Some(Arc::from(path.to_string_lossy())),
-        };
-        for (worker, socket) in listeners.iter_mut().zip(bound.sockets) {
-            worker.push(Listener {
-                socket,
-                pool: *pool,
-                path: path.clone(),
-            });
-        }
-    }
-    let tcp_port = addresses
-        .iter()
-        .find_map(|address| match address {
-            Address::Tcp { port, .. } => Some(*port),
-            Address::Unix(_) => None,
-        })
-        .unwrap_or(0);
+    let mut listening = ListeningAddresses::new(setup.socket_access);
+    let listeners = listening.open_all(&setup.listeners, count)?;
+    let tcp_port = first_port(listening.addresses().iter());
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -281,12 +321,18 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
         .map(|_| Mailbox::new().map(Arc::new))
         .collect::<io::Result<Vec<_>>>()
         .map_err(kernel_error("eventfd2"))?;
+    let reporting = if setup.reports_servers { count } else { 0 };
+    let pools = PoolPlaces::new(&setup.settings.pools);
     let shared = Arc::new(SharedState {
         started: Instant::now(),
+        listening: Mutex::new(listening),
+        pools: Mutex::new(pools),
         sessions: AtomicUsize::new(0),
         look_ups: Default::default(),
         resolve,
         reports: (0..count).map(|_| Default::default()).collect(),
+        server_reports: (0..reporting).map(|_| Default::default()).collect(),
+        latencies: (0..reporting).map(|_| Default::default()).collect(),
         mailboxes,
         directory: Arc::default(),
         notify,
@@ -307,6 +353,7 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
             id,
             setup.settings.clone(),
             listeners,
+            setup.pool_tls.clone(),
             mailbox.clone(),
             shared.clone(),
         )?;
@@ -332,8 +379,7 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
         }
     }
     Ok(Running {
-        addresses,
-        files,
+        files: OpenFiles(shared.clone()),
         workers,
         shared,
     })
@@ -352,26 +398,130 @@ impl Passwords {
             mailbox.send(WorkerOrder::Password(new.clone()));
         }
     }
+
+    /// Has links that are up log in with the current password of a source.
+    pub fn renew_logins(&self, source: PasswordSource) {
+        for mailbox in &self.0.mailboxes {
+            mailbox.send(WorkerOrder::RenewLogins(source));
+        }
+    }
+}
+
+/// Sends new TLS settings to the workers.
+#[derive(Clone)]
+pub struct TlsUpdates(Arc<SharedState>);
+
+impl TlsUpdates {
+    /// Replaces the settings of all listeners with TLS. Sessions and handshakes that have begun
+    /// keep the old ones. A listener without TLS stays plain.
+    pub fn replace_listeners(&self, tls: &ListenerTls) {
+        for mailbox in &self.0.mailboxes {
+            mailbox.send(WorkerOrder::ListenerTls(tls.clone()));
+        }
+    }
+
+    /// Replaces the settings of the servers of the pool with this index in the configuration. Links
+    /// keep the old ones. A pool without TLS stays plain.
+    pub fn replace_pool(&self, pool: usize, tls: &ServerTls) {
+        let place = reload::lock(&self.0.pools).of_config().get(pool).copied();
+        let Some(pool) = place.map(usize::from) else {
+            return;
+        };
+        for mailbox in &self.0.mailboxes {
+            let tls = tls.clone();
+            mailbox.send(WorkerOrder::PoolTls { pool, tls });
+        }
+    }
+}
+
+/// Reads the last reports of the workers, as long as it lives.
+#[derive(Clone)]
+pub struct Reports(Arc<SharedState>);
+
+impl Reports {
+    /// The counters of each worker.
+    pub fn counters(&self) -> Vec<Counters> {
+        let reports = self.0.reports.iter();
+        reports.map(worker::read_report).collect()
+    }
+
+    /// The names of the pools of the configuration, and each worker's report on its thread, these
+    /// pools and their servers, at most half a second old. Without reports unless
+    /// [`Setup::reports_servers`] asks for them.
+    pub fn pools_and_workers(&self) -> (Vec<String>, Vec<WorkerReport>) {
+        let pools = reload::lock(&self.0.pools).clone();
+        let reports = self.0.server_reports.iter().map(worker::read_report);
+        let reports = reports.map(|report| of_config(report, &pools)).collect();
+        let name = |place: &u16| pools.pools()[usize::from(*place)].name.clone();
+        (pools.of_config().iter().map(name).collect(), reports)
+    }
+
+    /// The times of requests by command, over all workers, at most a second old. Empty unless
+    /// [`Setup::reports_servers`] asks for them.
+    pub fn latency(&self) -> LatencyReport {
+        let mut all = LatencyReport::default();
+        for report in &self.0.latencies {
+            all.add(&report.lock().unwrap_or_else(PoisonError::into_inner));
+        }
+        all
+    }
+}
+
+/// A worker's report about the pools of the configuration, in its order. Servers of a pool that has
+/// ended serve on for a while, and count for its successor. Those of a removed pool are left out.
+fn of_config(mut report: WorkerReport, pools: &PoolPlaces) -> WorkerReport {
+    let places = pools.of_config();
+    let is_ready = |place: &u16| {
+        let mut place = Some(*place);
+        // A report from before a reload has the predecessor of a new pool.
+        while let Some(known) = place {
+            match report.pools_ready.get(usize::from(known)) {
+                Some(is_ready) => return *is_ready,
+                None => place = pools.predecessor(known),
+            }
+        }
+        false
+    };
+    report.pools_ready = places.iter().map(is_ready).collect();
+    report.servers.retain_mut(|server| {
+        let in_effect = pools.in_effect(server.pool as u16);
+        let index = places.iter().position(|place| Some(*place) == in_effect);
+        server.pool = index.unwrap_or(server.pool);
+        index.is_some()
+    });
+    report
 }
 
 impl Running {
-    /// The addresses in the order of [`Setup::listeners`], with the ports that the kernel chose.
+    /// The addresses with the ports that the kernel chose, at first in the order of
+    /// [`Setup::listeners`].
     pub fn addresses(&self) -> Vec<Address> {
-        self.addresses.clone()
+        reload::lock(&self.shared.listening).addresses()
     }
 
     /// The counters of each worker, from its last report.
     pub fn counters(&self) -> Vec<Counters> {
-        self.shared
-            .reports
-            .iter()
-            .map(worker::read_report)
-            .collect()
+        self.reports().counters()
+    }
+
+    /// The handle that reads the reports of the workers.
+    pub fn reports(&self) -> Reports {
+        Reports(self.shared.clone())
     }
 
     /// The handle that sends new passwords to the workers.
     pub fn passwords(&self) -> Passwords {
         Passwords(self.shared.clone())
+    }
+
+    /// The handle that sends new TLS settings to the workers.
+    pub fn tls(&self) -> TlsUpdates {
+        TlsUpdates(self.shared.clone())
+    }
+
+    /// The handle that changes the configuration of the workers.
+    pub fn reloader(&self) -> Reloader {
+        Reloader(self.shared.clone())
     }
 
     /// Stops accepting, answers every request that has arrived, and closes the sessions. Returns at

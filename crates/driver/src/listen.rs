@@ -5,6 +5,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
@@ -15,9 +16,10 @@ use rustix::fs::{self, FlockOperation, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::SocketAccess;
+use crate::tls::ListenerTls;
 
 /// Most clients that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
-const BACKLOG: i32 = 4096;
+pub(crate) const BACKLOG: i32 = 4096;
 
 /// How long a start waits for another process that creates or removes a socket in the directory.
 const LOCK_WAIT: Duration = Duration::from_secs(1);
@@ -30,6 +32,8 @@ pub(crate) struct Listener {
     pub(crate) pool: usize,
     /// Its path; `None` for TCP.
     pub(crate) path: Option<Arc<str>>,
+    /// TLS of its sessions; `None`: plain.
+    pub(crate) tls: Option<ListenerTls>,
 }
 
 /// A socket file that this process created. Dropping it removes the file, unless another process
@@ -122,6 +126,30 @@ pub(crate) fn bind(
             })
         }
     }
+}
+
+/// The file of a control socket, removed on drop.
+#[derive(Debug)]
+pub struct ControlFile {
+    _file: SocketFile,
+}
+
+/// Listens on a socket in the file system that only the user of the process may use. The socket of
+/// a dead process is replaced.
+///
+/// # Errors
+/// When the socket cannot be created, or another process listens on it.
+pub fn control_socket(path: &Path) -> io::Result<(UnixListener, ControlFile)> {
+    let access = SocketAccess {
+        mode: Some(0o600),
+        ..SocketAccess::default()
+    };
+    let listener = UnixListener::from(bind_unix(path, access)?);
+    listener.set_nonblocking(false)?;
+    let file = ControlFile {
+        _file: SocketFile::created_at(path),
+    };
+    Ok((listener, file))
 }
 
 fn bind_tcp(address: SocketAddr, count: usize) -> io::Result<(SocketAddr, Vec<OwnedFd>)> {

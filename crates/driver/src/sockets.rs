@@ -10,7 +10,9 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::io;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
-use crate::byte_stream::ByteStream;
+use crate::byte_stream::{ByteStream, ReadOutcome};
+use crate::tls::TlsBuffers;
+use crate::tls::failure::StreamError;
 
 /// The source of an event, packed into the 64 bits of user data that epoll keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,6 +29,8 @@ pub(crate) enum Token {
     Session(usize),
     /// Index of a link's socket.
     Link(usize),
+    /// Index of a client's handshake.
+    Handshake(usize),
 }
 
 impl Token {
@@ -38,6 +42,7 @@ impl Token {
             Token::Listener(index) => (1, index),
             Token::Session(index) => (2, index),
             Token::Link(index) => (3, index),
+            Token::Handshake(index) => (6, index),
         };
         EventData::new_u64(kind << 32 | index as u64)
     }
@@ -50,7 +55,8 @@ impl Token {
             2 => Token::Session(index),
             3 => Token::Link(index),
             4 => Token::Tick,
-            _ => Token::Alarm,
+            5 => Token::Alarm,
+            _ => Token::Handshake(index),
         }
     }
 }
@@ -80,6 +86,66 @@ impl Socket {
             token,
             watched,
         })
+    }
+
+    /// Begins the use of a connected socket: the handshake, if it has TLS. From now on epoll
+    /// watches for input.
+    pub(crate) fn begin(&mut self, epoll: &OwnedFd) -> Result<(), StreamError> {
+        self.stream.begin_handshake()?;
+        self.watch(epoll, EventFlags::IN, true)?;
+        self.watch(epoll, EventFlags::OUT, self.stream.wants_write())?;
+        Ok(())
+    }
+
+    /// Makes epoll name another source in the events of the connection, and watch for input.
+    pub(crate) fn pass_to(&mut self, epoll: &OwnedFd, token: Token) -> io::Result<()> {
+        let mut watched = EventFlags::IN;
+        watched.set(EventFlags::OUT, self.stream.wants_write());
+        epoll::modify(epoll, &self.stream, token.pack(), watched)?;
+        self.token = token;
+        self.watched = watched;
+        Ok(())
+    }
+
+    /// Reads once. If reading makes TLS send something for which the kernel has no room, epoll
+    /// watches for room.
+    #[inline]
+    pub(crate) fn read(
+        &mut self,
+        epoll: &OwnedFd,
+        buffer: &mut [u8],
+        buffers: &mut TlsBuffers,
+    ) -> Result<ReadOutcome, StreamError> {
+        let outcome = self.stream.read(buffer, buffers)?;
+        if self.stream.wants_write() {
+            self.watch(epoll, EventFlags::OUT, true)?;
+        }
+        Ok(outcome)
+    }
+
+    /// Writes output, and watches for room if some of it, or bytes of TLS, are left. See
+    /// [`ByteStream::write`].
+    #[inline]
+    pub(crate) fn write(
+        &mut self,
+        epoll: &OwnedFd,
+        output: &[u8],
+        buffers: &mut TlsBuffers,
+    ) -> Result<usize, StreamError> {
+        let count = self.stream.write(output, buffers)?;
+        let is_left = count < output.len() || self.stream.wants_write();
+        self.watch(epoll, EventFlags::OUT, is_left)?;
+        Ok(count)
+    }
+
+    /// Ends our direction: see [`ByteStream::shutdown_write`]. If TLS has no room for its last
+    /// record, epoll watches for room.
+    pub(crate) fn shutdown_write(&mut self, epoll: &OwnedFd) -> Result<(), StreamError> {
+        self.stream.shutdown_write()?;
+        if self.stream.wants_write() {
+            self.watch(epoll, EventFlags::OUT, true)?;
+        }
+        Ok(())
     }
 
     /// Watches for these events, or stops watching for them. It makes a system call only for a
@@ -130,6 +196,8 @@ pub(crate) struct LinkSocket {
     /// Number of this connection attempt, unique within the worker.
     pub(crate) attempt: u64,
     pub(crate) stage: ConnectStage,
+    /// The address that the engine named, whose host is the name of the server.
+    pub(crate) to: Address,
     /// Addresses of the server's host name that were not tried yet; the last one is next.
     pub(crate) untried: Vec<SocketAddr>,
 }
@@ -140,7 +208,9 @@ pub(crate) enum ConnectStage {
     Resolving,
     /// The kernel connects the socket.
     Connecting(Socket),
-    /// The socket is connected.
+    /// The socket is connected, and TLS shakes hands.
+    Handshaking(Socket),
+    /// The socket is connected, and its bytes are the engine's.
     Up(Socket),
 }
 
@@ -148,7 +218,9 @@ impl LinkSocket {
     pub(crate) fn socket(&mut self) -> Option<&mut Socket> {
         match &mut self.stage {
             ConnectStage::Resolving => None,
-            ConnectStage::Connecting(socket) | ConnectStage::Up(socket) => Some(socket),
+            ConnectStage::Connecting(socket)
+            | ConnectStage::Handshaking(socket)
+            | ConnectStage::Up(socket) => Some(socket),
         }
     }
 }
@@ -253,6 +325,7 @@ mod tests {
             Token::Session(0),
             Token::Session(0xffff_fffe),
             Token::Link(70_000),
+            Token::Handshake(1_023),
         ] {
             assert_eq!(Token::unpack(token.pack()), token);
         }

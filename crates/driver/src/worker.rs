@@ -9,13 +9,13 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, Counters, Engine, Event, LinkId, LocalAddress, Origin, Peer, SessionId,
-    SubscriberCounts, TICK_MS, Time, WorkerId,
+    Action, Counters, Engine, Event, LatencyReport, LinkId, LocalAddress, Origin, Peer, PoolPlaces,
+    SessionId, SubscriberCounts, TICK_MS, Time, TlsCounts, WorkerId, WorkerReport,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
@@ -25,19 +25,27 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::allocator::Allocator;
 use crate::byte_stream::{ByteStream, ReadOutcome};
-use crate::listen::Listener;
+use crate::handshakes::{ClientHandshake, Handshakes};
+use crate::listen::{BACKLOG, Listener};
 use crate::look_ups::{HostPort, LookUpResult, LookUpState, LookUps, Waiter};
-use crate::mailbox::{Mailbox, WorkerOrder};
+use crate::mailbox::{KeptListener, Mailbox, NewPassword, WorkerOrder, WorkerReload};
 use crate::refusals::Refusals;
+use crate::reload::ListeningAddresses;
 use crate::round_robin::RoundRobin;
 use crate::sockets::{self, ConnectStage, LinkSocket, SessionSocket, Socket, Token};
+use crate::tls::failure::{HandshakeRefusal, StreamError};
+use crate::tls::{ServerTls, TlsBuffers, TlsMemory, TlsStream};
 use crate::usage::Meter;
-use crate::{Notice, Notify, Resolve, StartError, kernel_error};
+use crate::{Notice, Notify, Resolve, StartError, handshakes, kernel_error};
 
 /// State that all workers share.
 pub(crate) struct SharedState {
     /// Start of the workers; zero of the engines' time.
     pub(crate) started: Instant,
+    /// The addresses on which the workers listen.
+    pub(crate) listening: Mutex<ListeningAddresses>,
+    /// The places of the pools in every engine.
+    pub(crate) pools: Mutex<PoolPlaces>,
     /// Number of sessions of all workers.
     pub(crate) sessions: AtomicUsize,
     /// Look-ups of host names.
@@ -46,6 +54,10 @@ pub(crate) struct SharedState {
     pub(crate) resolve: Resolve,
     /// The last report of each worker.
     pub(crate) reports: Vec<Mutex<Counters>>,
+    /// The last report of each worker on its servers; empty if nothing reads them.
+    pub(crate) server_reports: Vec<Mutex<WorkerReport>>,
+    /// The times of requests of each worker, from its last report; empty if nothing reads them.
+    pub(crate) latencies: Vec<Mutex<LatencyReport>>,
     /// The mailbox of each worker.
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
     /// Subscriber counts of all workers.
@@ -83,8 +95,11 @@ fn lock(look_ups: &Mutex<LookUps<(usize, LinkId)>>) -> MutexGuard<'_, LookUps<(u
     look_ups.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn read_report(report: &Mutex<Counters>) -> Counters {
-    *report.lock().unwrap_or_else(PoisonError::into_inner)
+pub(crate) fn read_report<R: Clone>(report: &Mutex<R>) -> R {
+    report
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone()
 }
 
 /// Most bytes read from a client in one turn, so that each client gets a fair share.
@@ -96,12 +111,23 @@ const EVENTS_MAX: usize = 1024;
 /// Most reads of one session at the start of a drain. A client that keeps sending must not delay
 /// the drain.
 const DRAIN_READS_MAX: usize = 1024;
+/// Most reads of one session of a removed pool. Sessions of other pools wait meanwhile.
+const REMOVED_READS_MAX: usize = 4;
 /// Most clients accepted from one listening socket in one turn.
 const ACCEPTS_MAX: usize = 128;
+/// Most clients accepted from one listening socket with TLS in one turn. Such a client costs more.
+const TLS_ACCEPTS_MAX: usize = 16;
+/// Most time that a turn gives to handshakes of clients, so that a storm of them delays no session
+/// for long. The last one may pass it.
+const HANDSHAKE_TURN: Duration = Duration::from_micros(500);
 /// Period of a worker's housekeeping, equal to that of the tick.
 const HOUSEKEEP_EVERY: Duration = Duration::from_millis(50);
 /// Period in which a worker reports its counters.
 const REPORT_EVERY: Duration = Duration::from_millis(100);
+/// Period in which a worker reports on its servers.
+const REPORT_SERVERS_EVERY: Duration = Duration::from_millis(500);
+/// Period in which a worker reports the times of its requests.
+const REPORT_LATENCY_EVERY: Duration = Duration::from_secs(1);
 /// Pause of accepting after the machine had no file descriptor or memory for another client.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long the input of a closed session is discarded. If a socket with unread input is closed,
@@ -126,11 +152,14 @@ pub(crate) struct WorkerLoop {
     alarm_at: Option<Time>,
     mailbox: Arc<Mailbox>,
     shared: Arc<SharedState>,
-    listeners: Vec<Listener>,
+    /// The listeners by their indices; `None`: a reload has removed it.
+    listeners: Vec<Option<Listener>>,
     /// Indexes of listeners with waiting clients in this turn.
     ready_listeners: Vec<usize>,
     /// End of the pause of accepting; `None`: no pause.
     accept_again_at: Option<Instant>,
+    /// Whether listeners with TLS are not watched, because of the bound of handshakes.
+    tls_paused: bool,
     refusals: Refusals,
     /// Spare file descriptor, closed for a moment when descriptors run out, to refuse a client.
     reserve: Option<OwnedFd>,
@@ -144,6 +173,16 @@ pub(crate) struct WorkerLoop {
     lingering: VecDeque<(Instant, ByteStream)>,
     /// Read buffer of all sockets.
     buffer: Vec<u8>,
+    /// TLS of the servers of each pool, by the pool's index; `None`, or no item: plain.
+    pool_tls: Vec<Option<ServerTls>>,
+    /// Handshakes of clients that are no sessions yet.
+    handshakes: Handshakes,
+    /// Buffers of all connections with TLS.
+    tls_buffers: TlsBuffers,
+    /// Memory of all connections with TLS.
+    tls_memory: TlsMemory,
+    /// Counts of clients with TLS, for the engine's counters.
+    tls_counts: TlsCounts,
     /// The socket at which the last full turn stopped.
     round_robin: RoundRobin,
     /// Bytes read since the engine last measured its links.
@@ -154,6 +193,12 @@ pub(crate) struct WorkerLoop {
     housekeep_at: Instant,
     /// Time of the next report.
     report_at: Instant,
+    /// Time of the next report on the servers.
+    report_servers_at: Instant,
+    /// Buffers of the last report on the servers but one.
+    spare_report: WorkerReport,
+    /// Time of the next report of the times of requests.
+    report_latency_at: Instant,
     /// Whether a drain has begun.
     draining: bool,
 }
@@ -170,6 +215,7 @@ impl WorkerLoop {
         id: WorkerId,
         settings: Arc<Settings>,
         listeners: Vec<Listener>,
+        pool_tls: Vec<Option<ServerTls>>,
         mailbox: Arc<Mailbox>,
         shared: Arc<SharedState>,
     ) -> Result<Self, StartError> {
@@ -196,9 +242,10 @@ impl WorkerLoop {
             alarm,
             alarm_at: None,
             mailbox,
-            listeners,
+            listeners: listeners.into_iter().map(Some).collect(),
             ready_listeners: Vec::new(),
             accept_again_at: None,
+            tls_paused: false,
             refusals: Refusals::default(),
             reserve: reserve(),
             sessions: Vec::new(),
@@ -206,10 +253,18 @@ impl WorkerLoop {
             attempts: 0,
             lingering: VecDeque::new(),
             buffer: vec![0; LINK_READ_BYTES],
+            pool_tls,
+            handshakes: Handshakes::default(),
+            tls_buffers: TlsBuffers::default(),
+            tls_memory: TlsMemory::default(),
+            tls_counts: TlsCounts::default(),
             round_robin: RoundRobin::default(),
             read_bytes: 0,
             housekeep_at: shared.started,
             report_at: shared.started,
+            report_servers_at: shared.started,
+            spare_report: WorkerReport::default(),
+            report_latency_at: shared.started,
             draining: false,
             shared,
         };
@@ -239,7 +294,8 @@ impl WorkerLoop {
             }
         }
         let cut = self.sessions.iter().flatten().count();
-        self.shared.sessions.fetch_sub(cut, Ordering::Relaxed);
+        let counted = cut + self.handshakes.len();
+        self.shared.sessions.fetch_sub(counted, Ordering::Relaxed);
         cut
     }
 
@@ -269,6 +325,7 @@ impl WorkerLoop {
                 }
                 Token::Link(index) => self.link_event(index, flags),
                 Token::Listener(index) => self.ready_listeners.push(index),
+                Token::Handshake(index) => self.handshakes.note_ready(index),
                 Token::Mailbox => orders = self.mailbox.take(),
                 Token::Tick => clear_timer(&self.tick),
                 Token::Alarm => {
@@ -281,6 +338,8 @@ impl WorkerLoop {
             match order {
                 WorkerOrder::Stop => return Ok(TurnOutcome::End),
                 WorkerOrder::Drain => self.drain(),
+                WorkerOrder::Reload(reload) => self.reload(*reload),
+                WorkerOrder::ReloadReport(report) => self.engine.handle_reload_report(report),
                 WorkerOrder::Resolved {
                     link,
                     attempt,
@@ -289,16 +348,29 @@ impl WorkerLoop {
                 WorkerOrder::Password(new) => {
                     self.engine.handle_password(new.source, &new.password)
                 }
+                WorkerOrder::RenewLogins(source) => self.engine.handle_login_renewal(source),
                 WorkerOrder::Question {
                     from,
                     ticket,
                     question,
                 } => self.engine.handle_question(from, ticket, question),
                 WorkerOrder::Answer { ticket, answer } => self.engine.handle_answer(ticket, answer),
+                WorkerOrder::ListenerTls(tls) => {
+                    let listeners = self.listeners.iter_mut().flatten();
+                    for old in listeners.filter_map(|listener| listener.tls.as_mut()) {
+                        old.clone_from(&tls);
+                    }
+                }
+                WorkerOrder::PoolTls { pool, tls } => {
+                    if let Some(Some(old)) = self.pool_tls.get_mut(pool) {
+                        *old = tls;
+                    }
+                }
             }
         }
         self.finish_turn();
         self.accept_clients();
+        self.shake_hands();
         self.housekeep();
         let done =
             self.draining && self.engine.counters().sessions == 0 && self.lingering.is_empty();
@@ -453,12 +525,20 @@ impl WorkerLoop {
         }
         if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             let buffer = &mut self.buffer[..SESSION_READ_BYTES];
-            match session.socket.stream.read(buffer) {
+            let read = session
+                .socket
+                .read(&self.epoll, buffer, &mut self.tls_buffers);
+            match read {
                 Ok(ReadOutcome::End) => self.engine.handle_session_end(id),
                 Ok(ReadOutcome::Bytes(count)) => {
                     self.read_bytes += count;
                     self.engine.handle_session_bytes(id, &self.buffer[..count]);
-                    return count == SESSION_READ_BYTES;
+                    return true;
+                }
+                Ok(ReadOutcome::Last(count)) => {
+                    self.read_bytes += count;
+                    self.engine.handle_session_bytes(id, &self.buffer[..count]);
+                    self.engine.handle_session_end(id);
                 }
                 Ok(ReadOutcome::Nothing) => {}
                 Err(_) => self.engine.handle_session_lost(id),
@@ -472,20 +552,16 @@ impl WorkerLoop {
             return;
         };
         let output = self.engine.session_output(id);
-        if output.is_empty() {
+        if output.is_empty() && !session.socket.stream.wants_write() {
             return;
         }
         let all = output.len();
-        let Ok(count) = session.socket.stream.write(output) else {
+        let written = session
+            .socket
+            .write(&self.epoll, output, &mut self.tls_buffers);
+        let Ok(count) = written else {
             return self.engine.handle_session_lost(id);
         };
-        if session
-            .socket
-            .watch(&self.epoll, EventFlags::OUT, count < all)
-            .is_err()
-        {
-            return self.engine.handle_session_lost(id);
-        }
         if count > 0 {
             self.engine.handle_session_written(id, count);
         }
@@ -503,10 +579,17 @@ impl WorkerLoop {
         };
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         let stream = session.socket.stream;
-        if !after_output || stream.shutdown_write().is_err() {
-            return;
+        self.tls_counts.sessions -= u64::from(stream.has_tls());
+        if after_output {
+            self.close_gently(stream);
         }
-        if !stream.discard(&mut self.buffer)
+    }
+
+    /// Ends our direction of a connection, and discards input for a while. If a socket with unread
+    /// input is closed at once, its peer may lose the last bytes.
+    fn close_gently(&mut self, mut stream: ByteStream) {
+        if stream.shutdown_write().is_ok()
+            && !stream.discard(&mut self.buffer)
             && self.lingering.len() < LINGERING_MAX
             && epoll::delete(&self.epoll, &stream).is_ok()
         {
@@ -514,17 +597,28 @@ impl WorkerLoop {
         }
     }
 
-    fn accept_clients(&mut self) {
+    fn accept_clients(&mut self) -> usize {
+        let mut accepted = 0;
         for index in std::mem::take(&mut self.ready_listeners) {
-            for _ in 0..ACCEPTS_MAX {
-                let Some(listener) = self.listeners.get(index) else {
+            let has_tls = self.has_tls(index);
+            for _ in 0..if has_tls {
+                TLS_ACCEPTS_MAX
+            } else {
+                ACCEPTS_MAX
+            } {
+                let Some(Some(listener)) = self.listeners.get(index) else {
                     break;
                 };
+                if has_tls && self.handshakes.is_full() {
+                    self.pause_tls_listeners();
+                    break;
+                }
                 match net::acceptfrom_with(
                     &listener.socket,
                     SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
                 ) {
                     Ok((fd, address)) => {
+                        accepted += 1;
                         self.accepted(ByteStream::new(fd), address, index);
                     }
                     Err(Errno::AGAIN) => break,
@@ -541,16 +635,29 @@ impl WorkerLoop {
                 }
             }
         }
+        accepted
     }
 
-    fn accepted(&mut self, stream: ByteStream, address: Option<SocketAddrAny>, listener: usize) {
+    fn has_tls(&self, listener: usize) -> bool {
+        let listener = self.listeners.get(listener).and_then(Option::as_ref);
+        listener.is_some_and(|listener| listener.tls.is_some())
+    }
+
+    fn accepted(
+        &mut self,
+        mut stream: ByteStream,
+        address: Option<SocketAddrAny>,
+        listener: usize,
+    ) {
         let peer = address
             .and_then(|address| address.try_into().ok())
             .map_or(Peer::Unix, Peer::Tcp);
         let max = self.settings.limits.sessions_max as usize;
         if self.shared.sessions.fetch_add(1, Ordering::Relaxed) >= max {
             self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
-            let _ = stream.write(MAX_CLIENTS_REPLY);
+            if !self.has_tls(listener) {
+                let _ = stream.write(MAX_CLIENTS_REPLY, &mut self.tls_buffers);
+            }
             let detail = format!("{max} clients are connected; {peer} was refused");
             return self.accept_failed("sessions-max", detail);
         }
@@ -560,7 +667,10 @@ impl WorkerLoop {
             return;
         }
         let index = listener as u16;
-        let listener = &self.listeners[listener];
+        let Some(Some(listener)) = self.listeners.get(listener) else {
+            self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+            return;
+        };
         let origin = Origin {
             peer,
             local: match &listener.path {
@@ -573,9 +683,36 @@ impl WorkerLoop {
             fd: stream.as_fd().as_raw_fd(),
             listener: index,
         };
-        let id = self.engine.handle_accept(origin, listener.pool);
-        let token = Token::Session(id.index());
-        match Socket::new(&self.epoll, stream, token, EventFlags::IN) {
+        let pool = listener.pool;
+        let tls = listener.tls.clone();
+        match tls {
+            None => {
+                let id = self.engine.handle_accept(origin, pool);
+                let token = Token::Session(id.index());
+                let socket = Socket::new(&self.epoll, stream, token, EventFlags::IN);
+                self.add_session(id, peer, socket);
+            }
+            Some(tls) => {
+                let tls = TlsStream::to_client(&tls, &self.tls_memory);
+                let token = Token::Handshake(self.handshakes.free_index());
+                let begun = tls.and_then(|tls| {
+                    stream.set_tls(tls);
+                    Ok(Socket::new(&self.epoll, stream, token, EventFlags::IN)?)
+                });
+                match begun {
+                    Ok(socket) => self.handshakes.begin(socket, origin, pool, Instant::now()),
+                    Err(error) => {
+                        self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+                        self.accept_failed("tls", format!("{peer} cannot be added: {error}"));
+                    }
+                }
+            }
+        }
+    }
+
+    /// Adds the socket of a session that the engine has accepted.
+    fn add_session(&mut self, id: SessionId, peer: Peer, socket: rustix::io::Result<Socket>) {
+        match socket {
             Ok(socket) => {
                 if self.sessions.len() <= id.index() {
                     self.sessions.resize_with(id.index() + 1, || None);
@@ -584,6 +721,7 @@ impl WorkerLoop {
                     self.sessions[id.index()].is_none(),
                     "the index was freed before it is used again"
                 );
+                self.tls_counts.sessions += u64::from(socket.stream.has_tls());
                 self.sessions[id.index()] = Some(SessionSocket { id, socket });
             }
             Err(error) => {
@@ -596,15 +734,17 @@ impl WorkerLoop {
 
     /// No file descriptor is left. The reserve is closed to accept and refuse one client. The other
     /// clients wait in the kernel's queue.
-    fn refuse_for_descriptors(&mut self, listener: usize) {
+    fn refuse_for_descriptors(&mut self, index: usize) {
         self.reserve = None;
-        if let Some(listener) = self.listeners.get(listener)
+        if let Some(Some(listener)) = self.listeners.get(index)
             && let Ok(client) = net::accept_with(
                 &listener.socket,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             )
+            && listener.tls.is_none()
         {
-            let _ = ByteStream::new(client).write(MAX_CLIENTS_REPLY);
+            let mut client = ByteStream::new(client);
+            let _ = client.write(MAX_CLIENTS_REPLY, &mut self.tls_buffers);
         }
         self.reserve = reserve();
         self.pause_accepting(
@@ -615,7 +755,7 @@ impl WorkerLoop {
 
     fn pause_accepting(&mut self, reason: &'static str, detail: &str) {
         self.accept_failed(reason, detail.to_owned());
-        for listener in &self.listeners {
+        for listener in self.listeners.iter().flatten() {
             // It fails for a listener that is not in epoll, which is as good.
             let _ = epoll::delete(&self.epoll, &listener.socket);
         }
@@ -639,15 +779,173 @@ impl WorkerLoop {
         }
     }
 
+    /// Watches a listener. During a pause of accepting, its end watches all listeners.
+    fn watch_unless_paused(&mut self, index: usize) {
+        if self.accept_again_at.is_some() || self.tls_paused && self.has_tls(index) {
+            return;
+        }
+        if let Err(error) = self.watch_listener(index) {
+            self.pause_accepting("accept", &error.to_string());
+        }
+    }
+
     fn watch_listener(&self, index: usize) -> io::Result<()> {
+        let Some(Some(listener)) = self.listeners.get(index) else {
+            return Ok(());
+        };
         // If workers share one queue, EXCLUSIVE wakes one of them instead of all.
         let flags = EventFlags::IN | EventFlags::EXCLUSIVE;
         Ok(epoll::add(
             &self.epoll,
-            &self.listeners[index].socket,
+            &listener.socket,
             Token::Listener(index).pack(),
             flags,
         )?)
+    }
+}
+
+/// Handshakes of clients.
+impl WorkerLoop {
+    /// Continues the handshakes whose clients have sent something. Sessions go first: this comes at
+    /// the end of a turn, and takes a bounded time of it. Handshakes that are left out stay ready.
+    fn shake_hands(&mut self) {
+        let Some(first) = self.handshakes.next_ready() else {
+            return;
+        };
+        let end = Instant::now() + HANDSHAKE_TURN;
+        let mut next = Some(first);
+        let mut is_new = false;
+        while let Some(index) = next {
+            is_new |= self.shake_hand(index);
+            next = self
+                .handshakes
+                .next_ready()
+                .filter(|_| Instant::now() < end);
+        }
+        self.handshakes.end_turn();
+        if is_new {
+            // The first requests of new sessions leave now, not after the next wait.
+            self.finish_turn();
+        }
+        self.resume_tls_listeners();
+    }
+
+    /// Continues a handshake. Returns whether it has ended with a session that sent something.
+    fn shake_hand(&mut self, index: usize) -> bool {
+        let Some(handshake) = self.handshakes.get(index) else {
+            return false;
+        };
+        let buffer = &mut self.buffer[..SESSION_READ_BYTES];
+        let socket = &mut handshake.socket;
+        // If the kernel had no room for the reply, the event may be about room. Reading is
+        // harmless.
+        let read = socket
+            .write(&self.epoll, &[], &mut self.tls_buffers)
+            .and_then(|_| socket.read(&self.epoll, buffer, &mut self.tls_buffers));
+        match read {
+            Err(error) => {
+                self.end_handshake(index, error.refusal(), &error.to_string());
+                false
+            }
+            Ok(outcome) if !socket.stream.is_handshaking() => self.admit(index, outcome),
+            Ok(ReadOutcome::End | ReadOutcome::Last(_)) => {
+                self.end_handshake(
+                    index,
+                    HandshakeRefusal::Closed,
+                    "the client closed the connection",
+                );
+                false
+            }
+            Ok(ReadOutcome::Nothing | ReadOutcome::Bytes(_)) => {
+                handshake.is_begun = true;
+                false
+            }
+        }
+    }
+
+    /// Makes a session of a client whose handshake is done. Returns whether it has sent something.
+    fn admit(&mut self, index: usize, outcome: ReadOutcome) -> bool {
+        let Some(handshake) = self.handshakes.remove(index) else {
+            return false;
+        };
+        self.tls_counts.handshakes += 1;
+        let ClientHandshake {
+            mut socket,
+            origin,
+            pool,
+            ..
+        } = handshake;
+        let peer = origin.peer;
+        let id = self.engine.handle_accept(origin, pool);
+        let passed = socket.pass_to(&self.epoll, Token::Session(id.index()));
+        self.add_session(id, peer, passed.map(|()| socket));
+        let (count, is_last) = match outcome {
+            ReadOutcome::Nothing => return false,
+            ReadOutcome::Bytes(count) => (count, false),
+            ReadOutcome::Last(count) => (count, true),
+            ReadOutcome::End => (0, true),
+        };
+        self.read_bytes += count;
+        self.engine.handle_session_bytes(id, &self.buffer[..count]);
+        if is_last {
+            self.engine.handle_session_end(id);
+        }
+        true
+    }
+
+    /// Ends a handshake without a session.
+    fn end_handshake(&mut self, index: usize, refusal: HandshakeRefusal, error: &str) {
+        let Some(handshake) = self.handshakes.remove(index) else {
+            return;
+        };
+        self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+        // A check of the port by a load balancer is no failed handshake.
+        if refusal != HandshakeRefusal::Closed || handshake.is_begun {
+            self.tls_counts.handshakes_failed += 1;
+            let detail = format!("{}: {error}", handshake.origin.peer);
+            self.accept_failed(refusal.text(), detail);
+            // The client may have sent requests already, and shall read the alert all the same.
+            self.close_gently(handshake.socket.stream);
+        }
+    }
+
+    fn end_late_handshakes(&mut self, now: Instant) {
+        for index in self.handshakes.late(now) {
+            let error = format!("no handshake in {} s", handshakes::WAIT.as_secs());
+            self.end_handshake(index, HandshakeRefusal::Deadline, &error);
+        }
+    }
+
+    /// Leaves clients in the kernel's queues while as many handshakes go on as may.
+    fn pause_tls_listeners(&mut self) {
+        if !std::mem::replace(&mut self.tls_paused, true) {
+            for listener in self
+                .listeners
+                .iter()
+                .flatten()
+                .filter(|listener| listener.tls.is_some())
+            {
+                // It fails for a listener that is not in epoll, which is as good.
+                let _ = epoll::delete(&self.epoll, &listener.socket);
+            }
+        }
+    }
+
+    fn resume_tls_listeners(&mut self) {
+        if !self.tls_paused || self.handshakes.is_full() {
+            return;
+        }
+        self.tls_paused = false;
+        // At the end of a pause of all listeners, these are watched with the others.
+        if self.accept_again_at.is_none() {
+            for index in 0..self.listeners.len() {
+                if self.has_tls(index)
+                    && let Err(error) = self.watch_listener(index)
+                {
+                    return self.pause_accepting("accept", &error.to_string());
+                }
+            }
+        }
     }
 }
 
@@ -672,6 +970,7 @@ impl WorkerLoop {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) | Err(error) => self.try_next_address(id, &describe(error)),
             },
+            ConnectStage::Handshaking(_) => self.continue_handshake(id),
             ConnectStage::Up(_) => {
                 if flags.contains(EventFlags::OUT) {
                     self.write_link(id);
@@ -679,7 +978,7 @@ impl WorkerLoop {
                 let Some(Some(LinkSocket {
                     stage: ConnectStage::Up(socket),
                     ..
-                })) = self.links.get(index)
+                })) = self.links.get_mut(index)
                 else {
                     return;
                 };
@@ -690,16 +989,63 @@ impl WorkerLoop {
                 {
                     return;
                 }
-                match socket.stream.read(&mut self.buffer[..LINK_READ_BYTES]) {
-                    Ok(ReadOutcome::End) => self.link_lost(id, "the server closed it"),
-                    Ok(ReadOutcome::Bytes(count)) => {
-                        self.read_bytes += count;
-                        self.engine.handle_link_bytes(id, &self.buffer[..count]);
-                    }
-                    Ok(ReadOutcome::Nothing) => {}
-                    Err(error) => self.link_lost(id, &describe(error)),
+                let buffer = &mut self.buffer[..LINK_READ_BYTES];
+                let read = socket.read(&self.epoll, buffer, &mut self.tls_buffers);
+                self.link_read(id, read);
+            }
+        }
+    }
+
+    /// Handles the outcome of a read of a link that is up.
+    fn link_read(&mut self, id: LinkId, read: Result<ReadOutcome, StreamError>) {
+        match read {
+            Ok(ReadOutcome::End) => self.link_lost(id, "the server closed it"),
+            Ok(ReadOutcome::Bytes(count)) => {
+                self.read_bytes += count;
+                self.engine.handle_link_bytes(id, &self.buffer[..count]);
+            }
+            Ok(ReadOutcome::Last(count)) => {
+                self.read_bytes += count;
+                self.engine.handle_link_bytes(id, &self.buffer[..count]);
+                // The bytes may have made the engine give the link up, or its index to another one.
+                let link = self.links.get(id.index());
+                if link.is_some_and(|link| link.as_ref().is_some_and(|link| link.id == id)) {
+                    self.link_lost(id, "the server closed it");
                 }
             }
+            Ok(ReadOutcome::Nothing) => {}
+            Err(error) => self.link_lost(id, &error.to_string()),
+        }
+    }
+
+    /// Continues the handshake with a server. If it fails, the server may have another address.
+    fn continue_handshake(&mut self, id: LinkId) {
+        let Some(Some(link)) = self.links.get_mut(id.index()) else {
+            return;
+        };
+        let ConnectStage::Handshaking(socket) = &mut link.stage else {
+            return;
+        };
+        let buffer = &mut self.buffer[..LINK_READ_BYTES];
+        let read = socket
+            .write(&self.epoll, &[], &mut self.tls_buffers)
+            .and_then(|_| socket.read(&self.epoll, buffer, &mut self.tls_buffers));
+        match read {
+            Err(error) => self.try_next_address(id, &format!("TLS handshake failed: {error}")),
+            Ok(outcome) if !socket.stream.is_handshaking() => {
+                let stage = std::mem::replace(&mut link.stage, ConnectStage::Resolving);
+                if let ConnectStage::Handshaking(socket) = stage {
+                    link.stage = ConnectStage::Up(socket);
+                    self.engine.handle_link_up(id);
+                    self.link_read(id, Ok(outcome));
+                }
+            }
+            Ok(ReadOutcome::End | ReadOutcome::Last(_)) => self.try_next_address(
+                id,
+                "TLS handshake failed: the server closed the connection; it may not speak TLS at \
+                 this address",
+            ),
+            Ok(ReadOutcome::Nothing | ReadOutcome::Bytes(_)) => {}
         }
     }
 
@@ -711,17 +1057,14 @@ impl WorkerLoop {
             return;
         };
         let output = self.engine.link_output(id);
-        if link.id != id || output.is_empty() {
+        if link.id != id || output.is_empty() && !socket.stream.wants_write() {
             return;
         }
-        let all = output.len();
-        let count = match socket.stream.write(output) {
+        let written = socket.write(&self.epoll, output, &mut self.tls_buffers);
+        let count = match written {
             Ok(count) => count,
-            Err(error) => return self.link_lost(id, &describe(error)),
+            Err(error) => return self.link_lost(id, &error.to_string()),
         };
-        if let Err(error) = socket.watch(&self.epoll, EventFlags::OUT, count < all) {
-            return self.link_lost(id, &describe(error));
-        }
         if count > 0 {
             self.engine.handle_link_written(id, count);
         }
@@ -742,6 +1085,7 @@ impl WorkerLoop {
             id,
             attempt,
             stage: ConnectStage::Resolving,
+            to: to.clone(),
             untried: Vec::new(),
         };
         if self.links.len() <= id.index() {
@@ -858,13 +1202,27 @@ impl WorkerLoop {
         else {
             return;
         };
-        let watched = socket
-            .watch(&self.epoll, EventFlags::IN, true)
-            .and_then(|()| socket.watch(&self.epoll, EventFlags::OUT, false));
-        link.stage = ConnectStage::Up(socket);
-        match watched {
-            Ok(()) => self.engine.handle_link_up(id),
-            Err(error) => self.link_lost(id, &describe(error)),
+        let pool = usize::from(self.engine.pool_of_link(id));
+        let tls = match self.pool_tls.get(pool) {
+            Some(Some(tls)) => TlsStream::to_server(tls, &link.to, &self.tls_memory).map(Some),
+            _ => Ok(None),
+        };
+        let tls = match tls {
+            Ok(tls) => tls,
+            Err(reason) => return self.link_lost(id, &reason),
+        };
+        let shakes_hands = tls.is_some();
+        if let Some(tls) = tls {
+            socket.stream.set_tls(tls);
+        }
+        let begun = socket.begin(&self.epoll);
+        match (begun, shakes_hands) {
+            (Ok(()), false) => {
+                link.stage = ConnectStage::Up(socket);
+                self.engine.handle_link_up(id);
+            }
+            (Ok(()), true) => link.stage = ConnectStage::Handshaking(socket),
+            (Err(error), _) => self.link_lost(id, &error.to_string()),
         }
     }
 }
@@ -885,9 +1243,9 @@ impl WorkerLoop {
                 if let Some(Some(link)) = self.links.get_mut(id.index())
                     && link.id == id
                     && let Some(socket) = link.socket()
-                    && let Err(error) = socket.stream.shutdown_write()
+                    && let Err(error) = socket.shutdown_write(&self.epoll)
                 {
-                    self.link_lost(id, &describe(error));
+                    self.link_lost(id, &error.to_string());
                 }
             }
             Action::ReadLink(id, on) => {
@@ -939,20 +1297,95 @@ impl WorkerLoop {
         // The kernel has already completed the connections of clients in the queue.
         self.ready_listeners = (0..self.listeners.len()).collect();
         self.accept_clients();
-        for listener in self.listeners.drain(..) {
+        for listener in self.listeners.drain(..).flatten() {
             // Other workers may hold the same socket, so closing ours would not remove it from
             // epoll.
             let _ = epoll::delete(&self.epoll, &listener.socket);
         }
+        // A client whose handshake goes on has sent no request.
+        self.shared
+            .sessions
+            .fetch_sub(self.handshakes.len(), Ordering::Relaxed);
+        self.handshakes = Handshakes::default();
         // Requests that have arrived are still executed. Sessions whose input is held are not read.
-        for index in 0..self.sessions.len() {
-            for _ in 0..DRAIN_READS_MAX {
+        self.read_out(0..self.sessions.len(), DRAIN_READS_MAX);
+        self.engine.handle_drain();
+    }
+
+    /// Reads what clients have sent, before their sessions end, with so many reads of each at most.
+    fn read_out(&mut self, sessions: impl Iterator<Item = usize>, reads_max: usize) {
+        for index in sessions {
+            for _ in 0..reads_max {
                 if !self.session_event(index, EventFlags::IN) {
                     break;
                 }
             }
         }
-        self.engine.handle_drain();
+    }
+
+    /// Takes other settings and listeners. Sessions of listeners that end stay.
+    fn reload(&mut self, reload: WorkerReload) {
+        // Sockets that this turn closed must be closed before new clients get their indexes.
+        self.finish_turn();
+        // The kernel has already completed the connections of clients in the queue. A turn takes
+        // some of them; here, none may be left.
+        for _ in 0..BACKLOG as usize / TLS_ACCEPTS_MAX {
+            self.ready_listeners.extend(&reload.removed);
+            if self.accept_clients() == 0 {
+                break;
+            }
+        }
+        for index in reload.removed {
+            let listener = self.listeners.get_mut(index).and_then(Option::take);
+            if let Some(listener) = listener {
+                // Other workers may hold the same socket, so closing ours would not remove it from
+                // epoll.
+                let _ = epoll::delete(&self.epoll, &listener.socket);
+            }
+        }
+        for KeptListener { index, pool, tls } in reload.kept {
+            let Some(Some(listener)) = self.listeners.get_mut(index) else {
+                continue;
+            };
+            listener.pool = pool;
+            let is_other = listener.tls.is_some() != tls.is_some();
+            listener.tls = tls;
+            if is_other {
+                // Listeners with and without TLS have pauses of their own. It fails for a listener
+                // that is not in epoll, which is as good.
+                let _ = epoll::delete(&self.epoll, &listener.socket);
+                self.watch_unless_paused(index);
+            }
+        }
+        // Links of a pool that ends keep its TLS.
+        for (place, tls) in reload.pool_tls {
+            if self.pool_tls.len() <= place {
+                self.pool_tls.resize(place + 1, None);
+            }
+            self.pool_tls[place] = tls;
+        }
+        for NewPassword { source, password } in &reload.passwords {
+            self.engine.handle_password(*source, password);
+        }
+        self.settings = reload.settings.settings.clone();
+        self.allocator
+            .set_bound(self.settings.limits.worker_memory_bytes_max);
+        // Requests of a removed pool that have arrived are still executed.
+        let ended = self.engine.sessions_of_removed_pools(&self.settings);
+        self.read_out(ended.into_iter().map(SessionId::index), REMOVED_READS_MAX);
+        self.engine.handle_settings(reload.settings);
+        self.engine.handle_reload_report(reload.report);
+        // A worker that drains accepts no clients.
+        let added = reload.added.into_iter().filter(|_| !self.draining);
+        for (index, listener) in added.collect::<Vec<_>>() {
+            if self.listeners.len() <= index {
+                self.listeners.resize_with(index + 1, || None);
+            }
+            self.listeners[index] = Some(listener);
+            self.watch_unless_paused(index);
+        }
+        // The control thread may have given up waiting.
+        let _ = reload.done.send(());
     }
 
     fn housekeep(&mut self) {
@@ -967,14 +1400,19 @@ impl WorkerLoop {
         if self.accept_again_at.is_some_and(|at| now >= at) {
             self.accept_again_at = None;
             for index in 0..self.listeners.len() {
+                if self.tls_paused && self.has_tls(index) {
+                    continue;
+                }
                 if let Err(error) = self.watch_listener(index) {
                     self.pause_accepting("accept", &error.to_string());
                     break;
                 }
             }
         }
+        self.end_late_handshakes(now);
+        self.resume_tls_listeners();
         for _ in 0..self.lingering.len() {
-            let Some((until, stream)) = self.lingering.pop_front() else {
+            let Some((until, mut stream)) = self.lingering.pop_front() else {
                 break;
             };
             if now < until && !stream.discard(&mut self.buffer) {
@@ -985,9 +1423,36 @@ impl WorkerLoop {
             self.report_at = now + REPORT_EVERY;
             self.report();
         }
+        if now >= self.report_servers_at {
+            self.report_servers_at = now + REPORT_SERVERS_EVERY;
+            self.report_servers();
+        }
+        if now >= self.report_latency_at {
+            self.report_latency(now);
+        }
+    }
+
+    /// Reports the times of requests. While another thread reads the last report, the next
+    /// housekeeping tries again: a worker does not wait.
+    fn report_latency(&mut self, now: Instant) {
+        let Some(published) = self.shared.latencies.get(self.id.index) else {
+            return;
+        };
+        let mut report = match published.try_lock() {
+            Ok(report) => report,
+            Err(TryLockError::Poisoned(error)) => error.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        self.engine.report_latency(&mut report);
+        self.report_latency_at = now + REPORT_LATENCY_EVERY;
     }
 
     fn report(&mut self) {
+        self.engine.handle_tls_counts(TlsCounts {
+            handshaking: self.handshakes.len() as u64,
+            memory_bytes: self.tls_memory.bytes() as u64,
+            ..self.tls_counts
+        });
         let mut others = Counters::default();
         for (index, report) in self.shared.reports.iter().enumerate() {
             if index == self.id.index {
@@ -997,6 +1462,18 @@ impl WorkerLoop {
             }
         }
         self.engine.handle_workers(others);
+    }
+
+    /// Publishes the report on the servers, if something reads it. While it is being read, the
+    /// reader keeps the last one.
+    fn report_servers(&mut self) {
+        let Some(published) = self.shared.server_reports.get(self.id.index) else {
+            return;
+        };
+        self.engine.report(&mut self.spare_report);
+        if let Ok(mut published) = published.try_lock() {
+            std::mem::swap(&mut *published, &mut self.spare_report);
+        }
     }
 }
 

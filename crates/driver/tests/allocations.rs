@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
-use respool_driver::{Setup, start};
+use respool_driver::{ListenAddress, Setup, start};
 use respool_engine::settings::{
     Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
 };
@@ -211,20 +211,28 @@ fn check_allocations(load: &ClientLoad) {
         announce: None,
         shows: Shows::default(),
         address_map: Default::default(),
+        tls: false,
     }];
     let mut settings = Settings {
         pools,
         ..Settings::default()
     };
-    // The periodic checks of the configured login allocate memory.
+    // The checks of the login allocate memory, and so does the log of slow requests.
     settings.timeouts.login_check_ms = 0;
+    settings.slow_log.slower_than_us = None;
     settings.flush.fuse = load.fuse;
     settings.flush.collapse = load.collapse;
     let setup = Setup {
-        listeners: vec![(local(0), 0)],
+        listeners: vec![ListenAddress {
+            address: local(0),
+            pool: 0,
+            tls: None,
+        }],
+        pool_tls: Vec::new(),
         socket_access: Default::default(),
         workers: 1,
         settings: Arc::new(settings),
+        reports_servers: false,
     };
     let running = start(setup, Arc::new(|_| {})).expect("a worker starts");
     let Address::Tcp { port, .. } = running.addresses()[0] else {

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_driver::{Resolve, Running, Setup, start_with};
+use respool_driver::{ListenAddress, Resolve, Running, Setup, start_with};
 use respool_engine::settings::{
     Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
 };
@@ -131,14 +131,21 @@ fn start_worker(resolver: &Arc<Resolver>) -> (Running, TcpStream) {
             announce: None,
             shows: Shows::default(),
             address_map: Default::default(),
+            tls: false,
         }],
         ..Settings::default()
     };
     let setup = Setup {
-        listeners: vec![(address("127.0.0.1", 0), 0)],
+        listeners: vec![ListenAddress {
+            address: address("127.0.0.1", 0),
+            pool: 0,
+            tls: None,
+        }],
+        pool_tls: Vec::new(),
         socket_access: Default::default(),
         workers: 1,
         settings: Arc::new(settings),
+        reports_servers: false,
     };
     let resolver = Arc::clone(resolver);
     let resolve = Arc::new(move |host: &str, port| resolver.look_up(host, port));
@@ -279,6 +286,7 @@ fn pools_of(hosts: &[Vec<String>]) -> Settings {
         announce: None,
         shows: Shows::default(),
         address_map: Default::default(),
+        tls: false,
     });
     Settings {
         pools: pools.collect(),
@@ -290,13 +298,19 @@ fn pools_of(hosts: &[Vec<String>]) -> Settings {
 fn start_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Running, Vec<TcpStream>) {
     let listeners = (0..settings.pools.len()).map(|pool| {
         let (host, port) = ("127.0.0.1".to_owned(), 0);
-        (Address::Tcp { host, port }, pool)
+        ListenAddress {
+            address: Address::Tcp { host, port },
+            pool,
+            tls: None,
+        }
     });
     let setup = Setup {
         listeners: listeners.collect(),
+        pool_tls: Vec::new(),
         socket_access: Default::default(),
         workers,
         settings: Arc::new(settings),
+        reports_servers: false,
     };
     let running = start_with(setup, Arc::new(|_| {}), resolve).expect("the workers start");
     let clients = running.addresses().into_iter().map(|address| {

@@ -1,0 +1,453 @@
+//! Changes the settings and the listeners of running workers.
+//!
+//! ```text
+//!   prepare ──► binds new addresses, gives places to new pools; an error changes nothing
+//!   apply   ──► one order to each worker, which takes it between two turns
+//!           ◄── each worker reports that it has the order
+//! ```
+
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use respool_engine::settings::{Address, PasswordSource, Settings};
+use respool_engine::{NewSettings, PoolPlaces, ReloadReport, Time};
+
+use crate::listen::{self, Listener, SocketFile};
+use crate::mailbox::{KeptListener, Mailbox, NewPassword, WorkerOrder, WorkerReload};
+use crate::tls::ServerTls;
+use crate::worker::SharedState;
+use crate::{ListenAddress, SocketAccess, StartError};
+
+/// How long [`PreparedReload::apply`] waits for all workers. A worker that is stuck takes the order
+/// later.
+const APPLY_WAIT: Duration = Duration::from_secs(10);
+
+/// The most listeners of a process, with those that reloads have removed. A session has the index
+/// of its listener in 16 bits.
+const LISTENERS_EVER_MAX: usize = 1 << 16;
+
+/// The addresses on which the workers listen. The index of an address is the index of its listener
+/// in each worker. No index is given twice: a session of a removed listener keeps its index, and
+/// its CONFIG SET must not reach another listener.
+#[derive(Debug)]
+pub(crate) struct ListeningAddresses {
+    slots: Vec<Option<ListeningAddress>>,
+    /// Mode, owner and group of sockets in the file system.
+    access: SocketAccess,
+    /// Whether the workers have ended: nothing listens any more.
+    is_closed: bool,
+}
+
+/// An address on which the workers listen.
+#[derive(Debug)]
+pub(crate) struct ListeningAddress {
+    /// The address as the configuration has it.
+    asked: Address,
+    /// The index of the pool of its new sessions.
+    pool: usize,
+    /// Whether clients reach it over TLS.
+    has_tls: bool,
+    /// The address, with the port that the kernel chose.
+    bound: Address,
+    /// The socket file, removed on drop; `None` for TCP.
+    _file: Option<SocketFile>,
+}
+
+impl ListeningAddresses {
+    /// No address yet.
+    pub(crate) fn new(access: SocketAccess) -> ListeningAddresses {
+        ListeningAddresses {
+            slots: Vec::new(),
+            access,
+            is_closed: false,
+        }
+    }
+
+    /// Binds the addresses of the start. Returns the listeners of each of `count` workers.
+    pub(crate) fn open_all(
+        &mut self,
+        addresses: &[ListenAddress],
+        count: usize,
+    ) -> Result<Vec<Vec<Listener>>, StartError> {
+        let mut of_workers: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
+        for address in addresses {
+            let (listening, listeners) = open(address, (count, self.access))?;
+            self.slots.push(Some(listening));
+            for (worker, listener) in of_workers.iter_mut().zip(listeners) {
+                worker.push(listener);
+            }
+        }
+        Ok(of_workers)
+    }
+
+    /// The addresses with the ports that the kernel chose.
+    pub(crate) fn addresses(&self) -> Vec<Address> {
+        let listening = self.slots.iter().flatten();
+        listening.map(|listening| listening.bound.clone()).collect()
+    }
+
+    /// The workers have ended: removes the socket files.
+    pub(crate) fn close(&mut self) {
+        self.is_closed = true;
+        self.slots.clear();
+    }
+}
+
+/// Binds an address. Returns a socket for each of `count` workers, too.
+fn open(
+    ListenAddress { address, pool, tls }: &ListenAddress,
+    (count, access): (usize, SocketAccess),
+) -> Result<(ListeningAddress, Vec<Listener>), StartError> {
+    let bound = listen::bind(address, count, access).map_err(|error| StartError::Listen {
+        address: address.clone(),
+        error,
+    })?;
+    let path: Option<Arc<str>> = match address {
+        Address::Tcp { .. } => None,
+        Address::Unix(path) => Some(Arc::from(path.to_string_lossy())),
+    };
+    let listener = |socket| Listener {
+        socket,
+        pool: *pool,
+        path: path.clone(),
+        tls: tls.clone(),
+    };
+    let listeners = bound.sockets.into_iter().map(listener).collect();
+    let listening = ListeningAddress {
+        asked: address.clone(),
+        pool: *pool,
+        has_tls: tls.is_some(),
+        bound: bound.address,
+        _file: bound.file,
+    };
+    Ok((listening, listeners))
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A port of the first of these addresses that has one. 0: all are sockets in the file system.
+pub(crate) fn first_port<'a>(mut addresses: impl Iterator<Item = &'a Address>) -> u16 {
+    let port = addresses.find_map(|address| match address {
+        Address::Tcp { port, .. } => Some(*port),
+        Address::Unix(_) => None,
+    });
+    port.unwrap_or(0)
+}
+
+/// The configuration of running workers after a reload.
+pub struct Reload {
+    /// All addresses to listen on. Listeners of other addresses end; their sessions stay.
+    pub listeners: Vec<ListenAddress>,
+    /// Settings of all workers. The sessions of a pool with other servers move to these. Those of a
+    /// pool that is missing are closed.
+    pub settings: Settings,
+    /// How long sessions may stay in a pool that has other servers or is missing.
+    pub drain_timeout: Duration,
+    /// New passwords of sources.
+    pub passwords: Vec<(PasswordSource, String)>,
+    /// TLS to the servers of each pool, in the order of the pools; `None`: plain.
+    pub pool_tls: Vec<Option<ServerTls>>,
+}
+
+/// Changes the configuration of running workers, one change at a time.
+pub struct Reloader(pub(crate) Arc<SharedState>);
+
+/// A change that can be applied: its new addresses are bound. Dropping it changes nothing.
+pub struct PreparedReload<'a> {
+    shared: &'a SharedState,
+    reload: Reload,
+    /// The listeners that stay.
+    kept: Vec<KeptListener>,
+    /// The new listeners with their indices, with a socket for each worker.
+    added: Vec<(usize, ListeningAddress, Vec<Listener>)>,
+    /// The indices of listeners that end.
+    removed: Vec<usize>,
+    /// The indices of all listeners, in the order of the configuration.
+    in_order: Vec<usize>,
+    /// The places of the pools.
+    pools: PoolPlaces,
+}
+
+/// The outcome of [`PreparedReload::apply`].
+#[derive(Clone, Copy, Debug)]
+pub struct Applied {
+    /// The time until all workers had the order.
+    pub took: Duration,
+    /// Number of workers that do not have it yet.
+    pub missing: usize,
+}
+
+/// The facts by which a listener is known over a reload.
+#[derive(Debug)]
+struct KnownListener {
+    /// The address as the configuration has it.
+    address: Address,
+    pool: usize,
+    has_tls: bool,
+}
+
+/// The index of each wanted listener among those that exist; `None`: it is new. Listeners with port
+/// 0 have equal addresses, so such a listener stays with its pool, and with TLS or without. Another
+/// address may move to another pool, and begin or end TLS.
+fn same_listeners(slots: &[Option<KnownListener>], wanted: &[KnownListener]) -> Vec<Option<usize>> {
+    let mut found: Vec<Option<usize>> = vec![None; wanted.len()];
+    for must_be_equal in [true, false] {
+        for (place, listener) in wanted.iter().enumerate() {
+            let is_chosen = matches!(listener.address, Address::Tcp { port: 0, .. });
+            if found[place].is_some() || is_chosen && !must_be_equal {
+                continue;
+            }
+            let is_equal = |slot: &KnownListener| {
+                slot.pool == listener.pool && slot.has_tls == listener.has_tls
+            };
+            let is_same = |slot: &Option<KnownListener>| {
+                slot.as_ref().is_some_and(|slot| {
+                    slot.address == listener.address && (is_equal(slot) || !must_be_equal)
+                })
+            };
+            let mut same = (0..slots.len()).filter(|id| is_same(&slots[*id]));
+            found[place] = same.find(|id| !found.contains(&Some(*id)));
+        }
+    }
+    found
+}
+
+impl Reloader {
+    /// Binds the addresses that are new. Nothing changes before [`PreparedReload::apply`].
+    ///
+    /// # Errors
+    /// When an address cannot be bound (the message names it), or there have been too many pools.
+    pub fn prepare(&mut self, mut reload: Reload) -> Result<PreparedReload<'_>, StartError> {
+        let shared = &*self.0;
+        let count = shared.mailboxes.len();
+        let pools = lock(&shared.pools).renew(&reload.settings.pools);
+        let pools = pools.map_err(StartError::Pools)?;
+        reload.settings.pools = pools.pools().to_vec();
+        for listener in &mut reload.listeners {
+            listener.pool = pools.of_config()[listener.pool].into();
+        }
+        // Not locked for longer: a host name may have to be resolved, and a stop must not wait for
+        // that. No other reload changes the slots meanwhile.
+        let (slots, access) = {
+            let listening = lock(&shared.listening);
+            let known = |slot: &Option<ListeningAddress>| {
+                let slot = slot.as_ref()?;
+                // The listener of a pool with other servers is the same one.
+                let pool = pools.in_effect(slot.pool as u16);
+                Some(KnownListener {
+                    address: slot.asked.clone(),
+                    pool: pool.map_or(slot.pool, usize::from),
+                    has_tls: slot.has_tls,
+                })
+            };
+            let slots: Vec<Option<KnownListener>> = listening.slots.iter().map(known).collect();
+            (slots, listening.access)
+        };
+        let wanted = reload.listeners.iter().map(|listener| KnownListener {
+            address: listener.address.clone(),
+            pool: listener.pool,
+            has_tls: listener.tls.is_some(),
+        });
+        let same = same_listeners(&slots, &wanted.collect::<Vec<_>>());
+        let mut kept: Vec<KeptListener> = Vec::new();
+        let mut added: Vec<(usize, ListeningAddress, Vec<Listener>)> = Vec::new();
+        let mut in_order: Vec<usize> = Vec::new();
+        for (listener, same) in reload.listeners.iter().zip(same) {
+            let index = same.unwrap_or(slots.len() + added.len());
+            in_order.push(index);
+            if same.is_some() {
+                kept.push(KeptListener {
+                    index,
+                    pool: listener.pool,
+                    tls: listener.tls.clone(),
+                });
+                continue;
+            }
+            if index >= LISTENERS_EVER_MAX {
+                let text = format!(
+                    "respool has had {LISTENERS_EVER_MAX} listeners since its start, the most that a \
+                     process can have: restart it to add more"
+                );
+                return Err(StartError::Listen {
+                    address: listener.address.clone(),
+                    error: std::io::Error::other(text),
+                });
+            }
+            let (listening, sockets) = open(listener, (count, access))?;
+            added.push((index, listening, sockets));
+        }
+        let is_kept = |id: &usize| kept.iter().any(|other| other.index == *id);
+        let is_used = |id: &usize| slots[*id].is_some();
+        let removed = (0..slots.len())
+            .filter(is_used)
+            .filter(|id| !is_kept(id))
+            .collect();
+        Ok(PreparedReload {
+            shared,
+            reload,
+            kept,
+            added,
+            removed,
+            in_order,
+            pools,
+        })
+    }
+
+    /// Tells all workers the outcome of a reload that has changed nothing, for INFO.
+    pub fn report(&self, report: ReloadReport) {
+        for mailbox in &self.0.mailboxes {
+            mailbox.send(WorkerOrder::ReloadReport(report));
+        }
+    }
+}
+
+impl PreparedReload<'_> {
+    /// The addresses of new listeners, with the ports that the kernel chose.
+    pub fn added(&self) -> Vec<Address> {
+        let added = self.added.iter();
+        added
+            .map(|(_, listening, _)| listening.bound.clone())
+            .collect()
+    }
+
+    /// Sends the order to all workers, and waits until they have it. `report`: for INFO.
+    pub fn apply(self, report: ReloadReport) -> Applied {
+        let PreparedReload {
+            shared,
+            reload,
+            kept,
+            added,
+            removed,
+            in_order,
+            pools,
+        } = self;
+        let count = shared.mailboxes.len();
+        let began = Instant::now();
+        let mut listening = lock(&shared.listening);
+        if listening.is_closed {
+            return Applied {
+                took: began.elapsed(),
+                missing: count,
+            };
+        }
+        for id in &removed {
+            listening.slots[*id] = None;
+        }
+        for KeptListener { index, pool, tls } in &kept {
+            if let Some(slot) = &mut listening.slots[*index] {
+                (slot.pool, slot.has_tls) = (*pool, tls.is_some());
+            }
+        }
+        let mut of_workers: Vec<Vec<(usize, Listener)>> = (0..count).map(|_| Vec::new()).collect();
+        for (id, address, listeners) in added {
+            if listening.slots.len() <= id {
+                listening.slots.resize_with(id + 1, || None);
+            }
+            listening.slots[id] = Some(address);
+            for (worker, listener) in of_workers.iter_mut().zip(listeners) {
+                worker.push((id, listener));
+            }
+        }
+        let in_order = in_order
+            .iter()
+            .filter_map(|id| listening.slots[*id].as_ref());
+        let tcp_port = first_port(in_order.map(|slot| &slot.bound));
+        let settings = NewSettings {
+            settings: Arc::new(reload.settings),
+            at: Time(shared.started.elapsed().as_micros() as u64),
+            tcp_port,
+            drain_ms: u32::try_from(reload.drain_timeout.as_millis()).unwrap_or(u32::MAX),
+        };
+        drop(listening);
+        let places = pools.of_config().iter().copied().map(usize::from);
+        let pool_tls: Vec<_> = places.zip(reload.pool_tls).collect();
+        *lock(&shared.pools) = pools;
+        let passwords = reload.passwords.iter();
+        let passwords: Vec<NewPassword> = passwords
+            .map(|(source, password)| NewPassword {
+                source: *source,
+                password: password.as_str().into(),
+            })
+            .collect();
+        let (done, applied) = mpsc::channel();
+        let order = |added| {
+            WorkerOrder::Reload(Box::new(WorkerReload {
+                settings: settings.clone(),
+                passwords: passwords.clone(),
+                pool_tls: pool_tls.clone(),
+                kept: kept.clone(),
+                added,
+                removed: removed.clone(),
+                report,
+                done: done.clone(),
+            }))
+        };
+        let orders = of_workers.into_iter().map(order).collect();
+        Mailbox::send_to_all(&shared.mailboxes, orders);
+        drop(done);
+        let end = began + APPLY_WAIT;
+        let mut missing = count;
+        while missing > 0 {
+            match applied.recv_timeout(end.saturating_duration_since(Instant::now())) {
+                Ok(()) => missing -= 1,
+                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+            }
+        }
+        Applied {
+            took: began.elapsed(),
+            missing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tcp(port: u16) -> Address {
+        let host = "127.0.0.1".to_owned();
+        Address::Tcp { host, port }
+    }
+
+    /// Listeners with port 0 stay with their pools, and with TLS or without, in any order. An
+    /// address with another port may move to another pool. The place of a removed listener is no
+    /// match.
+    #[test]
+    fn listener_is_known_by_address_pool_and_tls() {
+        let known = |port, pool, has_tls| KnownListener {
+            address: tcp(port),
+            pool,
+            has_tls,
+        };
+        let slots = [
+            Some(known(0, 0, false)),
+            Some(known(0, 1, false)),
+            None,
+            Some(known(7, 0, false)),
+            Some(known(0, 1, false)),
+        ];
+        for (wanted, expected) in [
+            (
+                vec![(0, 1), (0, 0), (7, 0)],
+                vec![Some(1), Some(0), Some(3)],
+            ),
+            (vec![(0, 1), (0, 1), (0, 1)], vec![Some(1), Some(4), None]),
+            (vec![(7, 1), (8, 0)], vec![Some(3), None]),
+            (vec![(0, 2), (0, 0)], vec![None, Some(0)]),
+        ] {
+            let listeners = wanted.iter().map(|(port, pool)| known(*port, *pool, false));
+            let listeners: Vec<KnownListener> = listeners.collect();
+            assert_eq!(same_listeners(&slots, &listeners), expected, "{wanted:?}");
+        }
+        let slots = [
+            Some(known(0, 0, true)),
+            Some(known(0, 0, false)),
+            Some(known(7, 0, true)),
+        ];
+        let wanted = [known(0, 0, false), known(0, 0, true), known(7, 0, false)];
+        assert_eq!(same_listeners(&slots, &wanted), [Some(1), Some(0), Some(2)]);
+    }
+}

@@ -1,0 +1,158 @@
+//! Errors of a connection, in words for the log and for the clients whose requests fail.
+
+use std::fmt;
+
+use rustix::io::Errno;
+use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
+
+/// An error of a connection's bytes.
+#[derive(Debug)]
+pub(crate) enum StreamError {
+    /// A system call failed.
+    System(Errno),
+    /// TLS failed. The box keeps the results of plain connections small.
+    Tls(Box<Error>),
+}
+
+impl From<Errno> for StreamError {
+    fn from(error: Errno) -> Self {
+        StreamError::System(error)
+    }
+}
+
+impl From<Error> for StreamError {
+    fn from(error: Error) -> Self {
+        StreamError::Tls(Box::new(error))
+    }
+}
+
+/// The error of a connection to a server: `Connection refused (os error 111)`.
+impl fmt::Display for StreamError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StreamError::System(error) => std::io::Error::from(*error).fmt(f),
+            StreamError::Tls(error) => match words(error) {
+                Some(words) => write!(f, "{words} ({error})"),
+                None => error.fmt(f),
+            },
+        }
+    }
+}
+
+impl StreamError {
+    /// The reason why the handshake of a client failed.
+    pub(crate) fn refusal(&self) -> HandshakeRefusal {
+        let error = match self {
+            StreamError::System(_) => return HandshakeRefusal::Closed,
+            StreamError::Tls(error) => &**error,
+        };
+        match error {
+            Error::InvalidMessage(_) => HandshakeRefusal::NoTls,
+            Error::PeerIncompatible(_) => HandshakeRefusal::Version,
+            Error::InvalidCertificate(_) | Error::NoCertificatesPresented => {
+                HandshakeRefusal::ClientCertificate
+            }
+            Error::AlertReceived(alert) if is_about_certificate(*alert) => {
+                HandshakeRefusal::OurCertificate
+            }
+            _ => HandshakeRefusal::Protocol,
+        }
+    }
+}
+
+/// The reason why the handshake of a client failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HandshakeRefusal {
+    /// The client does not speak TLS.
+    NoTls,
+    /// The client has no version, or no algorithm, that respool allows.
+    Version,
+    /// The client has no trusted certificate.
+    ClientCertificate,
+    /// The client refused the certificate of respool.
+    OurCertificate,
+    /// The client broke the protocol.
+    Protocol,
+    /// The client closed its connection.
+    Closed,
+    /// The client took too long.
+    Deadline,
+}
+
+impl HandshakeRefusal {
+    /// The reason in the log, by which clients are counted.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            HandshakeRefusal::NoTls => "tls: no TLS",
+            HandshakeRefusal::Version => "tls: version",
+            HandshakeRefusal::ClientCertificate => "tls: client certificate",
+            HandshakeRefusal::OurCertificate => "tls: our certificate",
+            HandshakeRefusal::Protocol => "tls: protocol",
+            HandshakeRefusal::Closed => "tls: closed",
+            HandshakeRefusal::Deadline => "tls: deadline",
+        }
+    }
+}
+
+/// The words for an error of a server; `None`: the error's own text is plain enough.
+fn words(error: &Error) -> Option<&'static str> {
+    Some(match error {
+        Error::InvalidCertificate(error) => match error {
+            // A bad signature is one by another CA of the same name.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "no trusted CA has signed the server's certificate"
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "the server's certificate has expired"
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "the server's certificate is not valid yet"
+            }
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+                "the server's certificate is for another name"
+            }
+            _ => "the server's certificate cannot be verified",
+        },
+        Error::NoCertificatesPresented => "the server showed no certificate",
+        Error::InvalidMessage(InvalidMessage::InvalidContentType)
+        | Error::InvalidMessage(InvalidMessage::UnknownProtocolVersion)
+        | Error::InvalidMessage(InvalidMessage::MessageTooLarge) => {
+            "the server does not speak TLS at this address"
+        }
+        Error::PeerIncompatible(
+            PeerIncompatible::ServerDoesNotSupportTls12Or13
+            | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig,
+        )
+        | Error::AlertReceived(AlertDescription::ProtocolVersion) => {
+            "the server and respool have no version of TLS in common"
+        }
+        Error::PeerIncompatible(_) => "the server and respool have no algorithm in common",
+        Error::AlertReceived(AlertDescription::CertificateRequired) => {
+            "the server wants a certificate of respool"
+        }
+        Error::AlertReceived(alert) if is_about_certificate(*alert) => {
+            "the server refused the certificate of respool"
+        }
+        Error::AlertReceived(AlertDescription::HandshakeFailure) => {
+            "the server refused the handshake; it may want a certificate of respool"
+        }
+        _ => return None,
+    })
+}
+
+/// Whether the alert is the peer's verdict on a certificate of ours.
+fn is_about_certificate(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::BadCertificate
+            | AlertDescription::UnsupportedCertificate
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::UnknownCA
+            | AlertDescription::CertificateRequired
+            | AlertDescription::AccessDenied
+            // The signature is by another CA of the same name.
+            | AlertDescription::DecryptError
+    )
+}

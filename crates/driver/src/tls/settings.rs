@@ -1,0 +1,580 @@
+//! The settings of TLS: certificates, keys and trusted CAs. They are read from PEM bytes and
+//! checked before a connection uses them. This module opens no file.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use respool_engine::settings::Address;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::pem::{Error as PemError, PemObject};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::{
+    ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
+    WebPkiClientVerifier,
+};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::{TLS12, TLS13};
+use rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, InconsistentKeys, RootCertStore,
+    ServerConfig, SignatureScheme, SupportedProtocolVersion,
+};
+
+/// Tickets for a later session that a client gets at the end of its handshake.
+const TICKETS: usize = 1;
+
+/// A certificate with its chain, and its key: the contents of PEM files.
+#[derive(Clone, PartialEq, Eq)]
+pub struct TlsIdentity {
+    /// The certificate, followed by those of intermediate CAs.
+    pub certificate_pem: Vec<u8>,
+    /// The private key of the certificate: PKCS #8, PKCS #1 or SEC 1, without a passphrase.
+    pub key_pem: Vec<u8>,
+}
+
+// The debug format shows no key.
+impl fmt::Debug for TlsIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsIdentity").finish_non_exhaustive()
+    }
+}
+
+/// Whether clients show a certificate.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ClientAuth {
+    /// Clients are not asked for a certificate.
+    #[default]
+    Off,
+    /// A client may show none. The certificate of a client that shows one has to be trusted.
+    Optional,
+    /// A client without a trusted certificate is refused.
+    Required,
+}
+
+/// The oldest version of TLS that a connection may use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MinVersion {
+    /// TLS 1.2 and 1.3.
+    #[default]
+    Tls12,
+    /// TLS 1.3 alone.
+    Tls13,
+}
+
+impl MinVersion {
+    fn versions(self) -> &'static [&'static SupportedProtocolVersion] {
+        static FROM_TLS12: [&SupportedProtocolVersion; 2] = [&TLS13, &TLS12];
+        static FROM_TLS13: [&SupportedProtocolVersion; 1] = [&TLS13];
+        match self {
+            MinVersion::Tls12 => &FROM_TLS12,
+            MinVersion::Tls13 => &FROM_TLS13,
+        }
+    }
+}
+
+/// The CAs that may sign the certificates of servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Roots {
+    /// The CAs that the system trusts.
+    System(SystemCas),
+    /// The CAs of a PEM file.
+    Pem(Vec<u8>),
+}
+
+/// TLS of a listener.
+#[derive(Clone, Debug, Default)]
+pub struct ListenerTlsSettings {
+    /// Certificates of respool, at least one. Each client gets the first one that is valid for the
+    /// name that it asks for (SNI) and that it can verify; without such a one, the first that it
+    /// can verify.
+    pub identities: Vec<TlsIdentity>,
+    /// The CAs that may sign the certificates of clients. Needed unless `client_auth` is off.
+    pub client_ca_pem: Option<Vec<u8>>,
+    /// Whether clients show a certificate.
+    pub client_auth: ClientAuth,
+    /// The oldest version.
+    pub min_version: MinVersion,
+}
+
+/// TLS of the servers of a pool.
+#[derive(Clone, Debug)]
+pub struct ServerTlsSettings {
+    /// The CAs that may sign the certificates of the servers.
+    pub roots: Roots,
+    /// The certificate of respool.
+    pub identity: Option<TlsIdentity>,
+    /// The name in the certificates of the servers, a DNS name or an IP address. `None`: the host
+    /// of the address that a link connects to.
+    pub server_name: Option<String>,
+    /// Whether certificates are verified. Without it, anyone on the network path can read and
+    /// change the traffic.
+    pub verify: bool,
+    /// The oldest version.
+    pub min_version: MinVersion,
+}
+
+/// The input that makes TLS settings unusable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TlsInput {
+    /// The certificate of the identity with this index.
+    Certificate(usize),
+    /// The key of the identity with this index.
+    Key(usize),
+    /// The CAs of clients.
+    ClientCa,
+    /// The CAs of servers.
+    Roots,
+    /// The name of servers.
+    ServerName,
+}
+
+/// The defect of an input.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TlsFault {
+    /// It is needed and not given.
+    Missing,
+    /// It is not PEM, for this reason.
+    NotPem(String),
+    /// It has no certificate.
+    NoCertificate,
+    /// It has no private key.
+    NoKey,
+    /// The key is protected by a passphrase.
+    EncryptedKey,
+    /// The key belongs to another certificate.
+    KeyMismatch,
+    /// The certificate has expired.
+    Expired,
+    /// The certificate is not valid yet.
+    NotYetValid,
+    /// It cannot be used, for this reason.
+    Unusable(String),
+}
+
+/// The reason why TLS settings cannot be used. Its text names no file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TlsProblem {
+    /// The input.
+    pub input: TlsInput,
+    /// Its defect.
+    pub fault: TlsFault,
+}
+
+impl fmt::Display for TlsProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let input = match self.input {
+            TlsInput::Certificate(_) => "the certificate",
+            TlsInput::Key(_) => "the key",
+            TlsInput::ClientCa => "the CA of clients",
+            TlsInput::Roots => "the CA of servers",
+            TlsInput::ServerName => "the name of servers",
+        };
+        match &self.fault {
+            TlsFault::Missing => write!(f, "{input} is missing"),
+            TlsFault::NotPem(reason) => write!(f, "{input} is not a PEM file: {reason}"),
+            TlsFault::NoCertificate => write!(
+                f,
+                "{input} has no certificate; a PEM file has a line '-----BEGIN CERTIFICATE-----'"
+            ),
+            TlsFault::NoKey => write!(
+                f,
+                "{input} has no private key; a PEM file has a line '-----BEGIN PRIVATE KEY-----'"
+            ),
+            TlsFault::EncryptedKey => write!(
+                f,
+                "{input} has a passphrase; 'openssl pkey -in KEY -out NEW' writes it without one"
+            ),
+            TlsFault::KeyMismatch => f.write_str("the key does not match the certificate"),
+            TlsFault::Expired => write!(f, "{input} has expired"),
+            TlsFault::NotYetValid => write!(f, "{input} is not valid yet; is the clock right?"),
+            TlsFault::Unusable(reason) => write!(f, "{input} cannot be used: {reason}"),
+        }
+    }
+}
+
+impl std::error::Error for TlsProblem {}
+
+fn problem(input: TlsInput, fault: TlsFault) -> TlsProblem {
+    TlsProblem { input, fault }
+}
+
+fn unusable(input: TlsInput) -> impl Fn(&dyn fmt::Display) -> TlsProblem {
+    move |error| problem(input, TlsFault::Unusable(error.to_string()))
+}
+
+/// Checked TLS settings of a listener. A clone shares them.
+#[derive(Clone, Debug)]
+pub struct ListenerTls {
+    pub(super) config: Arc<ServerConfig>,
+    /// When each certificate expires, in the order of the settings.
+    expiries: Arc<[Option<SystemTime>]>,
+}
+
+impl ListenerTls {
+    /// Reads and checks the settings.
+    ///
+    /// # Errors
+    /// When an input cannot be used. An expired certificate is such an input.
+    pub fn new(settings: &ListenerTlsSettings) -> Result<ListenerTls, TlsProblem> {
+        let provider = provider();
+        let (mut keys, mut expiries) = (Vec::new(), Vec::new());
+        for (index, identity) in settings.identities.iter().enumerate() {
+            let (key, expiry) = read_identity(index, identity, &provider)?;
+            keys.push(Arc::new(key));
+            expiries.push(expiry);
+        }
+        if keys.is_empty() {
+            return Err(problem(TlsInput::Certificate(0), TlsFault::Missing));
+        }
+        let own = unusable(TlsInput::Certificate(0));
+        let builder = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(settings.min_version.versions())
+            .map_err(|error| own(&error))?;
+        let builder = match settings.client_auth {
+            ClientAuth::Off => builder.with_no_client_auth(),
+            ClientAuth::Optional | ClientAuth::Required => {
+                let Some(pem) = &settings.client_ca_pem else {
+                    return Err(problem(TlsInput::ClientCa, TlsFault::Missing));
+                };
+                let roots = Arc::new(read_roots(TlsInput::ClientCa, pem)?);
+                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
+                if settings.client_auth == ClientAuth::Optional {
+                    verifier = verifier.allow_unauthenticated();
+                }
+                let ca = unusable(TlsInput::ClientCa);
+                builder.with_client_cert_verifier(verifier.build().map_err(|error| ca(&error))?)
+            }
+        };
+        let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice { keys }));
+        // A ticket holds the whole state of a session, so any worker can resume it. New settings
+        // have new ticket keys: a session of old settings is never resumed with them.
+        config.ticketer = new_ticketer().map_err(|error| own(&error))?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = TICKETS;
+        Ok(ListenerTls {
+            config: Arc::new(config),
+            expiries: expiries.into(),
+        })
+    }
+
+    /// When each certificate expires, in the order of the settings. `None`: never.
+    pub fn expiries(&self) -> &[Option<SystemTime>] {
+        &self.expiries
+    }
+}
+
+/// Checked TLS settings of the servers of a pool. A clone shares them.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    pub(super) config: Arc<ClientConfig>,
+    /// The configured name of the servers.
+    name: Option<ServerName<'static>>,
+    /// Whether certificates are verified.
+    verify: bool,
+    /// When the certificate of respool expires. `None`: never, or there is none.
+    expiry: Option<SystemTime>,
+}
+
+impl ServerTls {
+    /// Reads and checks the settings.
+    ///
+    /// # Errors
+    /// When an input cannot be used, or the system has no CAs.
+    pub fn new(settings: &ServerTlsSettings) -> Result<ServerTls, TlsProblem> {
+        let provider = provider();
+        let roots = unusable(TlsInput::Roots);
+        let builder = ClientConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(settings.min_version.versions())
+            .map_err(|error| roots(&error))?;
+        let builder = if settings.verify {
+            builder.with_root_certificates(match &settings.roots {
+                Roots::System(cas) => cas.roots()?,
+                Roots::Pem(pem) => read_roots(TlsInput::Roots, pem)?,
+            })
+        } else {
+            let unverified = Unverified {
+                provider: provider.clone(),
+            };
+            builder
+                .dangerous()
+                .with_custom_certificate_verifier(Arc::new(unverified))
+        };
+        let (config, expiry) = match &settings.identity {
+            None => (builder.with_no_client_auth(), None),
+            Some(identity) => {
+                let (key, expiry) = read_identity(0, identity, &provider)?;
+                let resolver = Arc::new(SingleCertAndKey::from(key));
+                (builder.with_client_cert_resolver(resolver), expiry)
+            }
+        };
+        let name = settings.server_name.clone().map(|name| {
+            ServerName::try_from(name).map_err(|error| unusable(TlsInput::ServerName)(&error))
+        });
+        Ok(ServerTls {
+            config: Arc::new(config),
+            name: name.transpose()?,
+            verify: settings.verify,
+            expiry,
+        })
+    }
+
+    /// When the certificate of respool expires. `None`: never, or there is none.
+    pub fn expiry(&self) -> Option<SystemTime> {
+        self.expiry
+    }
+
+    /// The name that the certificate of the server at this address has to have.
+    pub(super) fn name_of(&self, address: &Address) -> Result<ServerName<'static>, String> {
+        if let Some(name) = &self.name {
+            return Ok(name.clone());
+        }
+        let named = match address {
+            Address::Tcp { host, .. } => ServerName::try_from(host.clone()).ok(),
+            Address::Unix(_) => None,
+        };
+        match named {
+            Some(name) => Ok(name),
+            // The name is used for nothing but SNI and tickets.
+            None if !self.verify => {
+                ServerName::try_from("localhost").map_err(|error| error.to_string())
+            }
+            None => Err(format!(
+                "no certificate can be verified for {address}: configure the name of the server"
+            )),
+        }
+    }
+}
+
+/// The algorithms of all connections.
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::aws_lc_rs::default_provider())
+}
+
+fn new_ticketer() -> Result<Arc<dyn rustls::server::ProducesTickets>, Error> {
+    rustls::crypto::aws_lc_rs::Ticketer::new()
+}
+
+/// Reads a certificate and its key, and checks that they are valid now and belong together. Returns
+/// when the certificate expires, too.
+fn read_identity(
+    index: usize,
+    identity: &TlsIdentity,
+    provider: &Arc<CryptoProvider>,
+) -> Result<(CertifiedKey, Option<SystemTime>), TlsProblem> {
+    let (of_chain, of_key) = (TlsInput::Certificate(index), TlsInput::Key(index));
+    let chain = read_certificates(of_chain, &identity.certificate_pem)?;
+    let key = read_key(of_key, &identity.key_pem)?;
+    let expiry = check_validity(of_chain, &chain, provider)?;
+    let mismatch = Error::InconsistentKeys(InconsistentKeys::KeyMismatch);
+    let key = CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
+        error if error == mismatch => problem(of_key, TlsFault::KeyMismatch),
+        error => unusable(of_key)(&error),
+    })?;
+    Ok((key, expiry))
+}
+
+fn read_key(input: TlsInput, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsProblem> {
+    let is_encrypted = pem
+        .windows(ENCRYPTED.len())
+        .any(|window| window == ENCRYPTED);
+    PrivateKeyDer::from_pem_slice(pem).map_err(|error| {
+        let fault = match error {
+            _ if is_encrypted => TlsFault::EncryptedKey,
+            PemError::NoItemsFound => TlsFault::NoKey,
+            error => TlsFault::NotPem(error.to_string()),
+        };
+        problem(input, fault)
+    })
+}
+
+/// A word of the PEM header of a key with a passphrase.
+const ENCRYPTED: &[u8] = b"ENCRYPTED";
+
+/// Reads at least one certificate.
+fn read_certificates(
+    input: TlsInput,
+    pem: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
+    let certificates = CertificateDer::pem_slice_iter(pem)
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|error| problem(input, TlsFault::NotPem(error.to_string())))?;
+    match certificates.is_empty() {
+        true => Err(problem(input, TlsFault::NoCertificate)),
+        false => Ok(certificates),
+    }
+}
+
+fn read_roots(input: TlsInput, pem: &[u8]) -> Result<RootCertStore, TlsProblem> {
+    let mut roots = RootCertStore::empty();
+    for certificate in read_certificates(input, pem)? {
+        roots
+            .add(certificate)
+            .map_err(|error| unusable(input)(&error))?;
+    }
+    Ok(roots)
+}
+
+/// The CAs that the system trusted when they were read.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SystemCas {
+    certificates: Arc<[CertificateDer<'static>]>,
+    /// The first error of the reading.
+    error: Option<String>,
+}
+
+impl SystemCas {
+    /// Reads them, some 140 certificates.
+    pub fn read() -> SystemCas {
+        let found = rustls_native_certs::load_native_certs();
+        SystemCas {
+            certificates: found.certs.into(),
+            error: found.errors.first().map(ToString::to_string),
+        }
+    }
+
+    fn roots(&self) -> Result<RootCertStore, TlsProblem> {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(self.certificates.iter().cloned());
+        if !roots.is_empty() {
+            return Ok(roots);
+        }
+        let none = || "the system has no trusted CA; give a PEM file".to_owned();
+        let why = self.error.clone().unwrap_or_else(none);
+        Err(problem(TlsInput::Roots, TlsFault::Unusable(why)))
+    }
+}
+
+/// The end of the year 9999, in seconds since 1970: a certificate can name no later time.
+const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
+
+/// Checks that a certificate can be read and is valid now. Returns the earliest expiry in its
+/// chain; `None`: never.
+///
+/// An intermediate that has expired is no fault: clients may know another way to a CA.
+fn check_validity(
+    input: TlsInput,
+    chain: &[CertificateDer<'static>],
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<SystemTime>, TlsProblem> {
+    let fault = unusable(input);
+    let (now, last) = (UnixTime::now(), UnixTime::since_unix_epoch(LAST_SECOND));
+    match error_at(now, &chain[0], provider).map_err(|error| fault(&error))? {
+        Some(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            return Err(problem(input, TlsFault::Expired));
+        }
+        Some(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
+            return Err(problem(input, TlsFault::NotYetValid));
+        }
+        _ => {}
+    }
+    let expiry = |certificate| match error_at(last, certificate, provider) {
+        Ok(Some(CertificateError::ExpiredContext { not_after, .. })) => {
+            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(not_after.as_secs()))
+        }
+        _ => None,
+    };
+    Ok(chain.iter().filter_map(expiry).min())
+}
+
+/// The fault of a certificate at a time, if there is one.
+///
+/// The verifier of rustls looks at the time first. So the certificate is verified with itself as
+/// the trusted CA, and every fault but those of the time is left to peers: they trust other CAs.
+fn error_at(
+    time: UnixTime,
+    certificate: &CertificateDer<'static>,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Option<CertificateError>, Box<dyn std::error::Error>> {
+    let mut roots = RootCertStore::empty();
+    roots.add(certificate.clone())?;
+    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
+    let name = ServerName::try_from("localhost")?;
+    let verified = verifier
+        .build()?
+        .verify_server_cert(certificate, &[], &name, &[], time);
+    Ok(match verified {
+        Err(Error::InvalidCertificate(error)) => Some(error),
+        _ => None,
+    })
+}
+
+/// The certificates of a listener, of which each client gets one.
+#[derive(Debug)]
+struct CertificateChoice {
+    keys: Vec<Arc<CertifiedKey>>,
+}
+
+impl ResolvesServerCert for CertificateChoice {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let [first, others @ ..] = &self.keys[..] else {
+            return None;
+        };
+        if others.is_empty() {
+            return Some(first.clone());
+        }
+        let is_known = |key: &&Arc<CertifiedKey>| {
+            let scheme = key.key.choose_scheme(hello.signature_schemes());
+            scheme.is_some()
+        };
+        let name = hello
+            .server_name()
+            .and_then(|name| ServerName::try_from(name).ok());
+        let named = name.and_then(|name| {
+            let mut known = self.keys.iter().filter(is_known);
+            known.find(|key| is_valid_for(key, &name))
+        });
+        let chosen = named.or_else(|| self.keys.iter().find(is_known));
+        Some(chosen.unwrap_or(first).clone())
+    }
+}
+
+fn is_valid_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
+    let certificate = key.cert.first().map(ParsedCertificate::try_from);
+    matches!(certificate, Some(Ok(certificate)) if verify_server_name(&certificate, name).is_ok())
+}
+
+/// Accepts any certificate of a server, if the server has its key.
+#[derive(Debug)]
+struct Unverified {
+    provider: Arc<CryptoProvider>,
+}
+
+impl ServerCertVerifier for Unverified {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        algorithms.supported_schemes()
+    }
+}
