@@ -29,6 +29,7 @@ complete -c respool -n "__fish_respool_needs_command" -s h -l help -d 'Print hel
 complete -c respool -n "__fish_respool_needs_command" -s V -l version -d 'Print version'
 complete -c respool -n "__fish_respool_needs_command" -f -a "serve" -d 'Run the proxy'
 complete -c respool -n "__fish_respool_needs_command" -f -a "check" -d 'Check a configuration and report everything that is wrong with it'
+complete -c respool -n "__fish_respool_needs_command" -f -a "reload" -d 'Have a running respool read its configuration again'
 complete -c respool -n "__fish_respool_needs_command" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
 complete -c respool -n "__fish_respool_using_subcommand serve" -l config -d 'A TOML file with the same options' -r -F
 complete -c respool -n "__fish_respool_using_subcommand serve" -l listen -d 'An address on which respool listens; may be given several times' -r -f
@@ -39,10 +40,28 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l cluster-shows 
 server\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l address-map -d 'Maps addresses that servers name to those respool can reach' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l threads -d 'Workers; each is one thread with its own sessions and links' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l metrics-listen -d 'An address for /metrics, /live and /ready over HTTP' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l ready-requires-server -d 'Whether /ready fails while no server of the pool answers' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand serve" -l control-socket -d 'A socket in the file system for `respool reload`' -r -F
 complete -c respool -n "__fish_respool_using_subcommand serve" -l spawn -d 'Start a server of respool\'s own and stop it at the end' -r -f -a "true\t''
 false\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l spawn-program -d 'The server to start, if PATH has none or the wrong one' -r -F
 complete -c respool -n "__fish_respool_using_subcommand serve" -l spawn-memory-bytes -d 'The most memory for the data of the spawned server' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l tls-listen -d 'An address on which clients use TLS; may be given several times' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l tls-cert -d 'A certificate for clients; may be given several times' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l tls-key -d 'The private key of a tls-cert; may be given several times' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l tls-ca -d 'The CAs that sign certificates of clients' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l tls-client-auth -d 'Whether clients have a certificate of their own' -r -f -a "off\t''
+optional\t''
+required\t''"
+complete -c respool -n "__fish_respool_using_subcommand serve" -l tls-min-version -d 'The oldest version of TLS that clients may use' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l server-tls-ca -d 'The CAs that sign certificates of servers (rediss://)' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l server-tls-cert -d 'The certificate that respool shows to servers' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l server-tls-key -d 'The private key of server-tls-cert' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l server-tls-name -d 'The name in the certificates of servers' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l server-tls-verify -d 'Check the certificates of servers' -r -f -a "true\t''
+false\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l password -d 'The password of the user `default`, for AUTH by clients' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l password-file -d 'A file with the password of the user `default`' -r -F
 complete -c respool -n "__fish_respool_using_subcommand serve" -l socket-mode -d 'The mode of sockets in the file system on which respool listens' -r -f
@@ -52,6 +71,7 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l user -d 'A fur
 complete -c respool -n "__fish_respool_using_subcommand serve" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
+complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password-command -d 'A command that prints the password for the server, as for tokens' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
 latency\t''
 server-cpu\t''"
@@ -100,6 +120,9 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l worker-memory-
 complete -c respool -n "__fish_respool_using_subcommand serve" -l log-format -d 'Lines for people, or one JSON object a line' -r -f -a "text\t''
 json\t''"
 complete -c respool -n "__fish_respool_using_subcommand serve" -l log-level -d 'The least severe lines: error, warn, info, debug or trace' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l slowlog-slower-than-us -d 'The least time of a request in the slow log; -1: no slow log' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l slowlog-len-max -d 'Requests that each worker keeps in the slow log' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l hotkeys-sample -d 'The keys of one request in so many count as hot keys' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -s h -l help -d 'Print help'
 complete -c respool -n "__fish_respool_using_subcommand check" -l config -d 'A TOML file with the same options' -r -F
 complete -c respool -n "__fish_respool_using_subcommand check" -l listen -d 'An address on which respool listens; may be given several times' -r -f
@@ -110,10 +133,28 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l cluster-shows 
 server\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l address-map -d 'Maps addresses that servers name to those respool can reach' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l threads -d 'Workers; each is one thread with its own sessions and links' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l metrics-listen -d 'An address for /metrics, /live and /ready over HTTP' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l ready-requires-server -d 'Whether /ready fails while no server of the pool answers' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand check" -l control-socket -d 'A socket in the file system for `respool reload`' -r -F
 complete -c respool -n "__fish_respool_using_subcommand check" -l spawn -d 'Start a server of respool\'s own and stop it at the end' -r -f -a "true\t''
 false\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l spawn-program -d 'The server to start, if PATH has none or the wrong one' -r -F
 complete -c respool -n "__fish_respool_using_subcommand check" -l spawn-memory-bytes -d 'The most memory for the data of the spawned server' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l tls-listen -d 'An address on which clients use TLS; may be given several times' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l tls-cert -d 'A certificate for clients; may be given several times' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l tls-key -d 'The private key of a tls-cert; may be given several times' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l tls-ca -d 'The CAs that sign certificates of clients' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l tls-client-auth -d 'Whether clients have a certificate of their own' -r -f -a "off\t''
+optional\t''
+required\t''"
+complete -c respool -n "__fish_respool_using_subcommand check" -l tls-min-version -d 'The oldest version of TLS that clients may use' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l server-tls-ca -d 'The CAs that sign certificates of servers (rediss://)' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l server-tls-cert -d 'The certificate that respool shows to servers' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l server-tls-key -d 'The private key of server-tls-cert' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l server-tls-name -d 'The name in the certificates of servers' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l server-tls-verify -d 'Check the certificates of servers' -r -f -a "true\t''
+false\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l password -d 'The password of the user `default`, for AUTH by clients' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l password-file -d 'A file with the password of the user `default`' -r -F
 complete -c respool -n "__fish_respool_using_subcommand check" -l socket-mode -d 'The mode of sockets in the file system on which respool listens' -r -f
@@ -123,6 +164,7 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l user -d 'A fur
 complete -c respool -n "__fish_respool_using_subcommand check" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
+complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password-command -d 'A command that prints the password for the server, as for tokens' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
 latency\t''
 server-cpu\t''"
@@ -171,8 +213,106 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l worker-memory-
 complete -c respool -n "__fish_respool_using_subcommand check" -l log-format -d 'Lines for people, or one JSON object a line' -r -f -a "text\t''
 json\t''"
 complete -c respool -n "__fish_respool_using_subcommand check" -l log-level -d 'The least severe lines: error, warn, info, debug or trace' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l slowlog-slower-than-us -d 'The least time of a request in the slow log; -1: no slow log' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l slowlog-len-max -d 'Requests that each worker keeps in the slow log' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l hotkeys-sample -d 'The keys of one request in so many count as hot keys' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l print -d 'Show every value in effect, and where it comes from'
 complete -c respool -n "__fish_respool_using_subcommand check" -s h -l help -d 'Print help'
-complete -c respool -n "__fish_respool_using_subcommand help; and not __fish_seen_subcommand_from serve check help" -f -a "serve" -d 'Run the proxy'
-complete -c respool -n "__fish_respool_using_subcommand help; and not __fish_seen_subcommand_from serve check help" -f -a "check" -d 'Check a configuration and report everything that is wrong with it'
-complete -c respool -n "__fish_respool_using_subcommand help; and not __fish_seen_subcommand_from serve check help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'
+complete -c respool -n "__fish_respool_using_subcommand reload" -l config -d 'A TOML file with the same options' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l listen -d 'An address on which respool listens; may be given several times' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l backend -d 'The Redis or Valkey server behind respool, or several' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l pool -d 'A pool with its own listeners; may be given several times' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l announce -d 'The address of respool in replies to clients of a Cluster' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l cluster-shows -d 'How a Cluster behind respool appears to clients' -r -f -a "node\t''
+server\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l address-map -d 'Maps addresses that servers name to those respool can reach' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l threads -d 'Workers; each is one thread with its own sessions and links' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l metrics-listen -d 'An address for /metrics, /live and /ready over HTTP' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l ready-requires-server -d 'Whether /ready fails while no server of the pool answers' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l control-socket -d 'A socket in the file system for `respool reload`' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l spawn -d 'Start a server of respool\'s own and stop it at the end' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l spawn-program -d 'The server to start, if PATH has none or the wrong one' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l spawn-memory-bytes -d 'The most memory for the data of the spawned server' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l tls-listen -d 'An address on which clients use TLS; may be given several times' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l tls-cert -d 'A certificate for clients; may be given several times' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l tls-key -d 'The private key of a tls-cert; may be given several times' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l tls-ca -d 'The CAs that sign certificates of clients' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l tls-client-auth -d 'Whether clients have a certificate of their own' -r -f -a "off\t''
+optional\t''
+required\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l tls-min-version -d 'The oldest version of TLS that clients may use' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l server-tls-ca -d 'The CAs that sign certificates of servers (rediss://)' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l server-tls-cert -d 'The certificate that respool shows to servers' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l server-tls-key -d 'The private key of server-tls-cert' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l server-tls-name -d 'The name in the certificates of servers' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l server-tls-verify -d 'Check the certificates of servers' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l password -d 'The password of the user `default`, for AUTH by clients' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l password-file -d 'A file with the password of the user `default`' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l socket-mode -d 'The mode of sockets in the file system on which respool listens' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l socket-owner -d 'The owner of respool\'s Unix sockets: the name or number of a user' -r -f -a "(__fish_complete_users)"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l socket-group -d 'The group of respool\'s Unix sockets: its name or number' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l user -d 'A further user that may connect; may be given several times' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
+complete -c respool -n "__fish_respool_using_subcommand reload" -l backend-password-command -d 'A command that prints the password for the server, as for tokens' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
+latency\t''
+server-cpu\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l max-delay-us -d 'The longest that a request waits in an open batch' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l fuse -d 'Send the GETs of a batch as one MGET, and its SETs as one MSET' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l fused-keys-max -d 'The most keys in an MGET or MSET that respool makes of requests' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l collapse -d 'Send identical reads of a batch once' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l request-timeout-ms -d 'The longest time from reading a request to its reply' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l connect-timeout-ms -d 'The longest time to connect to a server, with the handshake' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l link-stall-ms -d 'How long a link with unanswered requests may receive nothing' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l reconnect-min-ms -d 'The first pause between two attempts to connect' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l reconnect-max-ms -d 'The longest pause between two attempts to connect' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l outage-hold-ms -d 'How long requests wait for a server, counted from its loss' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l server-down-error -d 'The code of errors for requests whose server is unreachable' -r -f -a "loading\t''
+tryagain\t''
+notsent\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l lost-subscriptions -d 'The fate of subscribers when their link to a server is lost' -r -f -a "close\t''
+keep\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l login-check-ms -d 'How often respool checks that servers still accept its login' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l session-idle-ms -d 'How long a session may send no request before it is closed' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l authenticate-timeout-ms -d 'How long a client that must authenticate may take to do so' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l drain-timeout-ms -d 'How long a stop waits for the replies to requests that arrived' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l sessions-max -d 'Sessions of the whole process' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l session-pipeline-max -d 'Requests of one session without a reply yet' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l session-output-soft-bytes -d 'Unread reply bytes at which a session\'s requests wait' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l session-output-hard-bytes -d 'Unread reply bytes at which a session\'s replies wait' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l session-input-bytes-max -d 'Bytes of requests held for a client that reads no replies' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l session-stall-ms -d 'How long a client at the hard output limit may read nothing' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l head-of-line-stall-ms -d 'How long clients at the hard output limit may delay others' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l request-held-bytes-max -d 'Bytes of an incomplete request that respool holds' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l streaming-links-max -d 'Links that carry one large request each' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l links-max -d 'Links of one worker to all servers, except pinned ones' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l pinned-links-max -d 'Links of one worker that serve one session each' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l pinned-links-full -d 'The fate of a request that needs a pinned link at the limit' -r -f -a "wait\t''
+refuse\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l transaction-bytes-max -d 'Bytes that a session may queue between MULTI and EXEC' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l session-subscriptions-max -d 'Channels and patterns that one client may subscribe to' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l worker-subscriptions-max -d 'Channels and patterns that a worker\'s clients may subscribe to' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l link-unanswered-requests-max -d 'Requests on one link without a reply yet' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l link-unanswered-bytes-max -d 'Bytes of requests on one link without a reply yet' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l server-output-limits -d 'Respect the limits of a server on the output of its clients' -r -f -a "true\t''
+false\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l worker-memory-bytes-max -d 'Bytes of memory that one worker holds for its sessions' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l log-format -d 'Lines for people, or one JSON object a line' -r -f -a "text\t''
+json\t''"
+complete -c respool -n "__fish_respool_using_subcommand reload" -l log-level -d 'The least severe lines: error, warn, info, debug or trace' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l slowlog-slower-than-us -d 'The least time of a request in the slow log; -1: no slow log' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l slowlog-len-max -d 'Requests that each worker keeps in the slow log' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l hotkeys-sample -d 'The keys of one request in so many count as hot keys' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l check -d 'Show the differences to the configuration in effect, and apply nothing'
+complete -c respool -n "__fish_respool_using_subcommand reload" -s h -l help -d 'Print help'
+complete -c respool -n "__fish_respool_using_subcommand help; and not __fish_seen_subcommand_from serve check reload help" -f -a "serve" -d 'Run the proxy'
+complete -c respool -n "__fish_respool_using_subcommand help; and not __fish_seen_subcommand_from serve check reload help" -f -a "check" -d 'Check a configuration and report everything that is wrong with it'
+complete -c respool -n "__fish_respool_using_subcommand help; and not __fish_seen_subcommand_from serve check reload help" -f -a "reload" -d 'Have a running respool read its configuration again'
+complete -c respool -n "__fish_respool_using_subcommand help; and not __fish_seen_subcommand_from serve check reload help" -f -a "help" -d 'Print this message or the help of the given subcommand(s)'

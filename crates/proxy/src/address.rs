@@ -1,7 +1,8 @@
-//! Addresses of listeners and servers: `HOST:PORT`, `unix:/path`.
+//! Addresses of listeners and servers: `HOST:PORT`, `unix:/path`, names in certificates.
 //!
 //! An error never repeats the address: the text may be a URL with a password.
 
+use std::fmt;
 use std::net::{IpAddr, Ipv6Addr};
 use std::path::{Path, PathBuf};
 
@@ -15,12 +16,55 @@ pub(crate) const SENTINEL_PORT: u16 = 26_379;
 /// Bytes of a socket's path: `sun_path` of the kernel's `sockaddr_un`, without the final zero.
 pub(crate) const UNIX_PATH_BYTES_MAX: usize = 107;
 
+/// In front of an address on which clients use TLS.
+const TLS_PREFIX: &str = "tls:";
+
+/// An address on which respool listens.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ListenAt {
+    /// The address.
+    pub(crate) address: Address,
+    /// Whether clients use TLS there.
+    pub(crate) tls: bool,
+}
+
+impl ListenAt {
+    /// Parses a listener, or `tls:` and a listener.
+    pub(crate) fn parse(text: &str) -> Result<ListenAt, String> {
+        let (tls, text) = match text.strip_prefix(TLS_PREFIX) {
+            Some(address) => (true, address),
+            None => (false, text),
+        };
+        let address = parse_listener(text)?;
+        Ok(ListenAt { address, tls })
+    }
+
+    /// The option that adds such a listener.
+    pub(crate) fn option(&self) -> &'static str {
+        match self.tls {
+            true => "tls-listen",
+            false => "listen",
+        }
+    }
+}
+
+/// The listener as `--pool` takes it.
+impl fmt::Display for ListenAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let prefix = if self.tls { TLS_PREFIX } else { "" };
+        write!(f, "{prefix}{}", self.address)
+    }
+}
+
 /// Parses a listener: `HOST:PORT`, `[::1]:6380`, `:6380` or `unix:/path`.
 pub(crate) fn parse_listener(text: &str) -> Result<Address, String> {
     if let Some(path) = text.strip_prefix("unix:") {
         // The URL of a backend has three slashes. Accept that for listeners, too.
         let path = path.strip_prefix("//").unwrap_or(path);
         return unix_path(path.into()).map(Address::Unix);
+    }
+    if text.starts_with(TLS_PREFIX) {
+        return Err("`tls:` stands only in --pool: write the address in `tls-listen`".into());
     }
     if text.contains("://") {
         return Err("a listener is HOST:PORT or unix:/path, without a scheme".into());
@@ -72,6 +116,17 @@ pub(crate) fn parse_announced(text: &str) -> Result<Announced, String> {
         );
     }
     Ok(Announced { host, port })
+}
+
+/// Parses a name that a certificate may have: a host name or an IP address.
+pub(crate) fn parse_tls_name(text: &str) -> Result<String, String> {
+    if let Ok(ip) = text.parse::<IpAddr>() {
+        return Ok(ip.to_string());
+    }
+    match parse_host(text)? {
+        host if host.is_empty() => Err("is empty: write a host name or an IP address".into()),
+        host => Ok(host),
+    }
 }
 
 /// Parses the address of a server: `HOST[:PORT]`.
@@ -127,17 +182,23 @@ fn parse_host(text: &str) -> Result<String, String> {
 
 /// Checks the path of a socket.
 pub(crate) fn unix_path(path: PathBuf) -> Result<PathBuf, String> {
-    let bytes = path.as_os_str().len();
-    if bytes == 0 || path == Path::new("/") {
+    if path.as_os_str().is_empty() || path == Path::new("/") {
         return Err("needs the path of a socket: unix:/run/respool.sock".into());
     }
+    check_unix_path_len(&path)?;
+    Ok(path)
+}
+
+/// Checks that the kernel takes the path as the address of a socket.
+pub(crate) fn check_unix_path_len(path: &Path) -> Result<(), String> {
+    let bytes = path.as_os_str().len();
     if bytes > UNIX_PATH_BYTES_MAX {
         return Err(format!(
             "the path has {bytes} bytes, and the kernel takes {UNIX_PATH_BYTES_MAX} at the most: \
              use a shorter one"
         ));
     }
-    Ok(path)
+    Ok(())
 }
 
 #[cfg(test)]
@@ -182,11 +243,42 @@ mod tests {
             ("host:65536", "from 0 to 65535"),
             ("host:", "from 0 to 65535"),
             ("redis://host:1", "without a scheme"),
+            ("tls:host:1", "in `tls-listen`"),
             ("unix:", "needs the path of a socket"),
             (long.as_str(), "has 108 bytes"),
         ] {
             let told = parse_listener(text).expect_err(text);
             assert!(told.contains(error), "{text}: {told}");
+        }
+    }
+
+    #[test]
+    fn listener_of_a_pool_may_have_tls() {
+        for (text, address, tls) in [
+            ("host:1", tcp("host", 1), false),
+            ("tls:host:1", tcp("host", 1), true),
+            ("tls:[::1]:1", tcp("::1", 1), true),
+            ("tls:unix:/a", Address::Unix("/a".into()), true),
+        ] {
+            let listener = ListenAt::parse(text).expect(text);
+            assert_eq!(listener, ListenAt { address, tls }, "{text}");
+            assert_eq!(listener.to_string(), text);
+        }
+        assert!(ListenAt::parse("tls:tls:host:1").is_err());
+    }
+
+    #[test]
+    fn name_in_a_certificate_is_a_host_or_an_ip_address() {
+        for (text, name) in [
+            ("redis.example", "redis.example"),
+            ("10.0.0.1", "10.0.0.1"),
+            ("::1", "::1"),
+            ("[::1]", "::1"),
+        ] {
+            assert_eq!(parse_tls_name(text).as_deref(), Ok(name), "{text}");
+        }
+        for text in ["", "a b", "redis://host", "host:6379"] {
+            assert!(parse_tls_name(text).is_err(), "{text}");
         }
     }
 

@@ -20,6 +20,13 @@ pub(crate) enum Invocation {
         /// Print every value in effect.
         print: bool,
     },
+    /// Have a running process read its configuration again.
+    Reload {
+        /// The options and the file, of which the control socket counts.
+        given: ConfigArguments,
+        /// Only print the differences.
+        check: bool,
+    },
     /// Print help.
     Help {
         /// The subject.
@@ -40,6 +47,8 @@ pub(crate) enum HelpTopic {
     Serve,
     /// `respool check`.
     Check,
+    /// `respool reload`.
+    Reload,
 }
 
 /// The options of the command line and the name of the file.
@@ -64,10 +73,10 @@ impl ConfigArguments {
 }
 
 /// The commands in the help.
-const COMMANDS: [&str; 3] = ["serve", "check", "help"];
+const COMMANDS: [&str; 4] = ["serve", "check", "reload", "help"];
 
 /// Flags of the command line that are not in the table of options.
-const FLAGS: [&str; 4] = ["config", "print", "help", "version"];
+const FLAGS: [&str; 5] = ["config", "print", "check", "help", "version"];
 
 /// Parses the command line, without the program's name.
 ///
@@ -96,6 +105,7 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Inv
         Some(Arg::Value(command)) => match command.to_string_lossy().as_ref() {
             "serve" => Ok(configured(parser, HelpTopic::Serve)),
             "check" => Ok(configured(parser, HelpTopic::Check)),
+            "reload" => Ok(configured(parser, HelpTopic::Reload)),
             "help" => help(&mut parser),
             "version" => Ok(Invocation::Version),
             other => Err(problem(unknown("command", other, COMMANDS.into_iter()))),
@@ -109,10 +119,10 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Inv
     }
 }
 
-/// Parses the arguments of `serve` and `check`, which take the same options.
+/// Parses the arguments of `serve`, `check` and `reload`, which take the same options.
 fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
     let mut given = ConfigArguments::default();
-    let mut print = false;
+    let (mut print, mut check) = (false, false);
     loop {
         let what = match parser.next() {
             Ok(None) => break,
@@ -120,6 +130,10 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
             Ok(Some(Arg::Long("help"))) => return Invocation::Help { topic, long: true },
             Ok(Some(Arg::Long("print"))) if topic == HelpTopic::Check => {
                 print = true;
+                continue;
+            }
+            Ok(Some(Arg::Long("check"))) if topic == HelpTopic::Reload => {
+                check = true;
                 continue;
             }
             Ok(Some(Arg::Long("config"))) => match parser.value().map(OsString::into_string) {
@@ -139,7 +153,7 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
             Ok(Some(Arg::Short(letter))) => Some(format!(
                 "unknown option `-{letter}`: `respool serve --help` lists them"
             )),
-            Ok(Some(Arg::Value(file))) if topic == HelpTopic::Check => match file.into_string() {
+            Ok(Some(Arg::Value(file))) if topic != HelpTopic::Serve => match file.into_string() {
                 Ok(file) => given.set_file(file),
                 Err(_) => Some("the name of the file is not UTF-8".into()),
             },
@@ -159,6 +173,7 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
     }
     match topic {
         HelpTopic::Check => Invocation::Check { given, print },
+        HelpTopic::Reload => Invocation::Reload { given, check },
         _ => Invocation::Serve(given),
     }
 }
@@ -222,6 +237,7 @@ fn help(parser: &mut Parser) -> Result<Invocation, Problem> {
         Ok(Some(Arg::Value(command))) => match command.to_string_lossy().as_ref() {
             "serve" => HelpTopic::Serve,
             "check" => HelpTopic::Check,
+            "reload" => HelpTopic::Reload,
             "help" => HelpTopic::Overview,
             other => {
                 let text = unknown("command", other, COMMANDS.into_iter());

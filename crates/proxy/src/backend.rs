@@ -1,4 +1,5 @@
-//! The URL of the servers of a pool: `redis://HOST:PORT`, `unix:/path`, `redis-cluster://...`.
+//! The URL of the servers of a pool: `redis://HOST:PORT`, `unix:/path`, `redis-cluster://...`. With
+//! `rediss` in place of `redis`, respool reaches them over TLS.
 //!
 //! An error never repeats the URL: a URL that does not parse may have a password in a wrong place.
 
@@ -7,25 +8,66 @@ mod reads;
 mod sentinels;
 mod sharded;
 
-use std::fmt;
-use std::path::PathBuf;
-
 use respool_engine::settings::{Address, PasswordSource, Reads};
+use std::fmt;
 
 use crate::address::{REDIS_PORT, parse_server, unix_path};
 use crate::options::parse_path;
+use crate::password_command::PasswordCommand;
+use crate::passwords::PasswordOrigin;
 use percent::{percent_decode, percent_encode};
 use reads::PARAMETERS;
+pub(crate) use sentinels::SENTINEL_ORIGINS;
 use sentinels::SentinelServers;
 use sharded::ShardedServers;
 
-const ONLY_DB: &str = "the parameters after `?` are db and password-file";
+const ONLY_DB: &str = "the parameters after `?` are db, password-file and password-command";
 
-/// The parameter of every URL for the file with the password.
-pub(crate) const PASSWORD_FILE: &str = "password-file";
+/// The parameters of every URL for the origin of the password.
+pub(crate) const ORIGINS: OriginNames = OriginNames {
+    file: "password-file",
+    command: "password-command",
+};
 
 /// The highest database number: Redis reads it as a signed 32-bit integer.
 const DB_MAX: u32 = i32::MAX as u32;
+
+/// The names of two parameters for the origin of a password.
+pub(crate) struct OriginNames {
+    file: &'static str,
+    command: &'static str,
+}
+
+impl OriginNames {
+    /// Parses a parameter. `None`: it has another name.
+    fn parse(&self, name: &str, value: &str) -> Option<Result<PasswordOrigin, String>> {
+        match name {
+            _ if name == self.file => Some(parse_path(value).map(PasswordOrigin::File)),
+            _ if name == self.command => {
+                let command = PasswordCommand::parse(value);
+                let named = |what: String| format!("the parameter {name} {what}");
+                Some(command.map(PasswordOrigin::Command).map_err(named))
+            }
+            _ => None,
+        }
+    }
+
+    pub(crate) fn name_of(&self, origin: &PasswordOrigin) -> &'static str {
+        match origin {
+            PasswordOrigin::File(_) => self.file,
+            PasswordOrigin::Command(_) => self.command,
+        }
+    }
+
+    /// The parameter that parses as this origin. Its value is not encoded.
+    fn parameter(&self, origin: &PasswordOrigin) -> (&'static str, String) {
+        let value = match origin {
+            PasswordOrigin::File(path) => path.to_string_lossy().into_owned(),
+            PasswordOrigin::Command(command) => command.to_string(),
+        };
+        (self.name_of(origin), value)
+    }
+}
 
 /// The servers that a URL names.
 #[derive(Clone, PartialEq, Eq)]
@@ -45,13 +87,15 @@ pub(crate) enum BackendServers {
 pub(crate) struct BackendUrl {
     /// The servers, with their addresses.
     pub(crate) servers: BackendServers,
+    /// Whether respool reaches them over TLS.
+    pub(crate) tls: bool,
     /// The user for AUTH; `None`: the default user.
     pub(crate) user: Option<String>,
     /// The password for AUTH, in clear text.
     pub(crate) password: Option<String>,
-    /// The file with the password, if the URL names one.
-    pub(crate) password_file: Option<PathBuf>,
-    /// The number of that file among all password files, once it was read.
+    /// The origin of the password, if the URL names one.
+    pub(crate) origin: Option<PasswordOrigin>,
+    /// The number of that origin among all of them, once it was read.
     pub(crate) source: Option<PasswordSource>,
     /// The database in which a session starts.
     pub(crate) db: u32,
@@ -67,9 +111,10 @@ impl Default for BackendUrl {
         };
         BackendUrl {
             servers: BackendServers::Single(address),
+            tls: false,
             user: None,
             password: None,
-            password_file: None,
+            origin: None,
             source: None,
             db: 0,
             reads: Reads::default(),
@@ -84,28 +129,27 @@ impl fmt::Display for BackendUrl {
             Some(user) => format!("{}@", percent_encode(user, b"-._~")),
             None => String::new(),
         };
+        let redis = if self.tls { "rediss" } else { "redis" };
         let mut parameters = Vec::new();
-        if let Some(path) = &self.password_file {
-            parameters.push((PASSWORD_FILE, path.to_string_lossy().into_owned()));
-        }
+        parameters.extend(self.origin.as_ref().map(|origin| ORIGINS.parameter(origin)));
         match &self.servers {
             BackendServers::Single(Address::Unix(path)) => {
                 let path = percent_encode(&path.to_string_lossy(), b"-._~/");
                 write!(f, "unix://{user}{path}")?;
                 parameters.insert(0, ("db", self.db.to_string()));
             }
-            BackendServers::Single(address) => write!(f, "redis://{user}{address}/{}", self.db)?,
+            BackendServers::Single(address) => write!(f, "{redis}://{user}{address}/{}", self.db)?,
             BackendServers::Cluster(seeds) => {
                 let seeds: Vec<_> = seeds.iter().map(Address::to_string).collect();
-                write!(f, "redis-cluster://{user}{}/{}", seeds.join(","), self.db)?;
+                write!(f, "{redis}-cluster://{user}{}/{}", seeds.join(","), self.db)?;
                 parameters.extend(reads::parameters(&self.reads));
             }
             BackendServers::Sharded(shards) => {
-                write!(f, "redis-sharded://{user}{shards}/{}", self.db)?;
+                write!(f, "{redis}-sharded://{user}{shards}/{}", self.db)?;
                 parameters.extend(shards.parameters());
             }
             BackendServers::Sentinel(sentinels) => {
-                write!(f, "redis-sentinel://{user}{sentinels}/{}", self.db)?;
+                write!(f, "{redis}-sentinel://{user}{sentinels}/{}", self.db)?;
                 parameters.extend(sentinels.parameters());
                 parameters.extend(reads::parameters(&self.reads));
             }
@@ -136,6 +180,18 @@ impl fmt::Debug for BackendUrl {
 }
 
 impl BackendUrl {
+    /// The same URL without the passwords of files and commands: they change by themselves.
+    pub(crate) fn without_renewable_passwords(&self) -> BackendUrl {
+        let mut url = self.clone();
+        if url.source.is_some() {
+            url.password = None;
+        }
+        if let BackendServers::Sentinel(sentinels) = &mut url.servers {
+            sentinels.forget_renewable_password();
+        }
+        url
+    }
+
     /// The addresses that the URL names.
     pub(crate) fn addresses(&self) -> Vec<&Address> {
         match &self.servers {
@@ -146,9 +202,9 @@ impl BackendUrl {
         }
     }
 
-    /// Whether it has a password for the servers, or a file with one.
+    /// Whether it has a password for the servers, or names the origin of one.
     pub(crate) fn has_password(&self) -> bool {
-        self.password.is_some() || self.password_file.is_some()
+        self.password.is_some() || self.origin.is_some()
     }
 
     /// The fewest links that a worker needs to reach all of its servers.
@@ -172,21 +228,22 @@ enum Scheme {
 }
 
 impl Scheme {
-    fn parse(text: &str) -> Result<Scheme, String> {
+    /// The scheme, and whether it means TLS.
+    fn parse(text: &str) -> Result<(Scheme, bool), String> {
         match text {
-            "redis" | "valkey" => Ok(Scheme::Single),
-            "unix" => Ok(Scheme::Unix),
-            "redis-sharded" => Ok(Scheme::Sharded),
-            "redis-cluster" => Ok(Scheme::Cluster),
-            "redis-sentinel" => Ok(Scheme::Sentinel),
-            "rediss" | "valkeys" => Err(
-                "TLS to the server is not supported: use redis:// or unix:// on a network \
-                 that you trust, or a TLS tunnel in front of the server"
-                    .into(),
-            ),
+            "redis" | "valkey" => Ok((Scheme::Single, false)),
+            "rediss" | "valkeys" => Ok((Scheme::Single, true)),
+            "unix" => Ok((Scheme::Unix, false)),
+            "redis-sharded" => Ok((Scheme::Sharded, false)),
+            "rediss-sharded" => Ok((Scheme::Sharded, true)),
+            "redis-cluster" => Ok((Scheme::Cluster, false)),
+            "rediss-cluster" => Ok((Scheme::Cluster, true)),
+            "redis-sentinel" => Ok((Scheme::Sentinel, false)),
+            "rediss-sentinel" => Ok((Scheme::Sentinel, true)),
             _ => Err(
                 "the scheme must be redis://, valkey://, unix://, redis-sharded://, redis-cluster:// \
-                 or redis-sentinel://"
+                 or redis-sentinel://; for TLS, rediss://, valkeys://, rediss-sharded://, \
+                 rediss-cluster:// or rediss-sentinel://"
                     .into(),
             ),
         }
@@ -202,6 +259,7 @@ impl Scheme {
 /// decoded.
 struct UrlParts<'a> {
     scheme: Scheme,
+    tls: bool,
     user: Option<String>,
     password: Option<String>,
     host: &'a str,
@@ -217,7 +275,7 @@ impl<'a> UrlParts<'a> {
             Some(("unix", path)) => ("unix", path),
             _ => return Err("needs a scheme: write redis://HOST:PORT or unix:///path".into()),
         };
-        let scheme = Scheme::parse(scheme)?;
+        let (scheme, tls) = Scheme::parse(scheme)?;
         if rest.contains('#') {
             return Err(
                 "`#` has no meaning here: in a user name or password write it as %23".into(),
@@ -243,6 +301,7 @@ impl<'a> UrlParts<'a> {
         let decoded = |text| percent_decode(text).map(|text| Some(text).filter(|t| !t.is_empty()));
         Ok(UrlParts {
             scheme,
+            tls,
             user: decoded(user)?,
             password: decoded(password)?,
             host,
@@ -305,7 +364,7 @@ impl<'a> UrlParts<'a> {
 /// The parameters of a URL.
 struct Parameters<'a> {
     db: Option<u32>,
-    password_file: Option<PathBuf>,
+    origin: Option<PasswordOrigin>,
     reads: Reads,
     /// Decoded parameters for [`ShardedServers`] or [`SentinelServers`].
     others: Vec<(&'a str, String)>,
@@ -318,7 +377,7 @@ impl<'a> Parameters<'a> {
     fn parse(text: &'a str, scheme: Scheme, db: Option<u32>) -> Result<Parameters<'a>, String> {
         let mut parameters = Parameters {
             db,
-            password_file: None,
+            origin: None,
             reads: Reads::default(),
             others: Vec::new(),
             names: Vec::new(),
@@ -343,9 +402,16 @@ impl<'a> Parameters<'a> {
         }
         self.names.push(name);
         let value = percent_decode(value)?;
-        if name == PASSWORD_FILE {
-            self.password_file = Some(parse_path(&value)?);
-            return Ok(());
+        if let Some(origin) = ORIGINS.parse(name, &value) {
+            let before = self.origin.replace(origin?);
+            return match before {
+                // Two of one name are found later.
+                Some(before) if ORIGINS.name_of(&before) != name => Err(format!(
+                    "has a {} and a {}: remove one of them",
+                    ORIGINS.file, ORIGINS.command
+                )),
+                _ => Ok(()),
+            };
         }
         if scheme.has_replicas()
             && let Some(taken) = reads::take(&mut self.reads, name, &value)
@@ -358,7 +424,7 @@ impl<'a> Parameters<'a> {
                 Ok(())
             }
             Scheme::Cluster => Err(format!(
-                "the parameters after `?` are db, password-file, {PARAMETERS}"
+                "the parameters after `?` are db, password-file, password-command, {PARAMETERS}"
             )),
             Scheme::Single | Scheme::Unix => Err(ONLY_DB.into()),
         }
@@ -387,8 +453,13 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
         Scheme::Sharded | Scheme::Sentinel => None,
     };
     let mut parameters = Parameters::parse(url.parameters, url.scheme, db)?;
-    if url.password.is_some() && parameters.password_file.is_some() {
-        return Err("has a password and a password-file: remove one of them".into());
+    if let Some(origin) = parameters
+        .origin
+        .as_ref()
+        .filter(|_| url.password.is_some())
+    {
+        let name = ORIGINS.name_of(origin);
+        return Err(format!("has a password and a {name}: remove one of them"));
     }
     let others = std::mem::take(&mut parameters.others).into_iter();
     let servers = match servers {
@@ -404,14 +475,22 @@ pub(crate) fn parse_backend(text: &str) -> Result<BackendUrl, String> {
     };
     let backend = BackendUrl {
         servers,
+        tls: url.tls,
         user: url.user,
         password: url.password,
-        password_file: parameters.password_file.take(),
+        origin: parameters.origin.take(),
         source: None,
         db: parameters.db.unwrap_or(0),
         reads: std::mem::take(&mut parameters.reads),
     };
     parameters.check_names()?;
+    let has_socket = |at: &&Address| matches!(at, Address::Unix(_));
+    if backend.tls && backend.addresses().iter().any(has_socket) {
+        return Err(
+            "names a socket in the file system, and TLS is for HOST:PORT: write redis-sharded://"
+                .into(),
+        );
+    }
     Ok(backend)
 }
 
@@ -424,8 +503,6 @@ fn parse_db(text: &str) -> Result<u32, String> {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
     use super::*;
 
     fn tcp(host: &str, port: u16) -> Address {
@@ -439,17 +516,22 @@ mod tests {
     fn backend_url_is_parsed_in_all_its_parts() {
         let url = |address, user: Option<&str>, password: Option<&str>, db| BackendUrl {
             servers: BackendServers::Single(address),
+            tls: false,
             user: user.map(str::to_owned),
             password: password.map(str::to_owned),
-            password_file: None,
+            origin: None,
             source: None,
             db,
             reads: Reads::default(),
         };
         let socket = || Address::Unix("/run/r s.sock".into());
         let file = parse_backend("redis://u@h:1?password-file=/run/a%20b&db=3").unwrap();
-        assert_eq!(file.password_file.as_deref(), Some(Path::new("/run/a b")));
+        assert_eq!(file.origin, Some(PasswordOrigin::File("/run/a b".into())));
         assert_eq!(file.to_string(), "redis://u@h:1/3?password-file=/run/a%20b");
+        let command = parse_backend("redis://u@h:1?password-command=/bin/token%20-x").unwrap();
+        let shown = "redis://u@h:1/0?password-command=/bin/token%20-x";
+        assert_eq!(command.to_string(), shown);
+        assert_eq!(parse_backend(shown).unwrap(), command);
         for (text, backend) in [
             ("redis://host", url(tcp("host", 6379), None, None, 0)),
             ("redis://host/", url(tcp("host", 6379), None, None, 0)),
@@ -518,9 +600,11 @@ mod tests {
     fn wrong_backend_url_is_an_error_without_its_secret() {
         for (text, error) in [
             ("SECRET:6379", "needs a scheme"),
+            ("redisss://:SECRET@host", "for TLS, rediss://"),
+            ("rediss://:SECRET@host:0", "from 1 to 65535"),
             (
-                "rediss://:SECRET@host",
-                "TLS to the server is not supported",
+                "rediss-sharded://:SECRET@h:1,%2Frun%2Fa.sock",
+                "TLS is for HOST:PORT",
             ),
             ("http://:SECRET@host", "the scheme must be"),
             ("redis://:SECRET#1@host", "%23"),
@@ -537,7 +621,10 @@ mod tests {
             ("redis://host/SECRET", "the database must be a number"),
             ("redis://host/2147483648", "the database must be a number"),
             ("redis://host/1?db=1", "the database twice"),
-            ("redis://host?SECRET=1", "are db and password-file"),
+            (
+                "redis://host?SECRET=1",
+                "are db, password-file and password-command",
+            ),
             ("redis-cluster://host?SECRET", "NAME=VALUE"),
             ("unix://host/run/r.sock", "three slashes"),
             ("unix:", "needs the path"),
@@ -587,7 +674,10 @@ mod tests {
             ("redis-cluster://:SECRET@", "needs a host"),
             ("redis-cluster://h:1,", "needs a host"),
             ("redis-cluster://h:1,h:SECRET", "from 1 to 65535"),
-            ("redis-cluster://h:1?SECRET=1", "db, password-file, reads,"),
+            (
+                "redis-cluster://h:1?SECRET=1",
+                "db, password-file, password-command, reads,",
+            ),
             (
                 "redis-cluster://h:1?reads=SECRET",
                 "reads is one of primary, ",
@@ -652,6 +742,16 @@ mod tests {
             ("unix:///s?db=1&db=1", "the database twice"),
             ("redis://:p@h?password-file=/f", "remove one of them"),
             ("redis://h?password-file=", "must be a path"),
+            ("redis://:p@h?password-command=/c", "remove one of them"),
+            (
+                "redis://h?password-command=/c&password-file=/f",
+                "has a password-file and a password-command",
+            ),
+            (
+                "redis://h?password-command=/c&password-command=/d",
+                "password-command is given twice",
+            ),
+            ("redis://h?password-command=SECRET", "the absolute path"),
             (
                 "redis://h?password-file=/f&password-file=/g",
                 "password-file is given twice",
@@ -660,7 +760,10 @@ mod tests {
                 "redis-sentinel://h/m?sentinel-password=p&sentinel-password-file=/f",
                 "remove one of them",
             ),
-            ("redis://h:1?reads=replica", "are db and password-file"),
+            (
+                "redis://h:1?reads=replica",
+                "are db, password-file and password-command",
+            ),
             ("redis-cluster://h:1/SECRET", "the database must be"),
             ("redis-sentinel://:SECRET@", "needs a host"),
             ("redis-sentinel://h:1,/m", "needs a host"),
@@ -709,6 +812,11 @@ mod tests {
             "redis-sentinel://h/m%25%2F%3F%40%23%C3%A9",
             "redis-sentinel://h:1/m,n/4?hash=murmur&distribution=modula&hash-tag=%24%24",
             "redis-sentinel://h:1/m,n?like=predixy",
+            "rediss://u%40x:p@h:1/2",
+            "valkeys://h",
+            "rediss-sharded://h:1,h:2/4?names=a,b",
+            "rediss-cluster://h:1,[::1]:2/0?reads=nearest",
+            "rediss-sentinel://h:1,[::1]:2/m/3",
         ] {
             let mut backend = parse_backend(text).expect(text);
             backend.password = None;
@@ -716,6 +824,12 @@ mod tests {
                 parse_backend(&backend.to_string()),
                 Ok(backend.clone()),
                 "{backend}"
+            );
+            assert_eq!(
+                backend.tls,
+                text.split("://")
+                    .next()
+                    .is_some_and(|scheme| { scheme.starts_with("rediss") || scheme == "valkeys" })
             );
             assert!(!format!("{backend:?}").contains("p@"), "{backend:?}");
         }

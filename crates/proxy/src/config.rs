@@ -6,31 +6,38 @@
 //!                                              └─checks, relations──► Config, or every Problem
 //! ```
 //!
-//! [`Config::build`] reads the files with passwords and has no other effect. [`crate::serve`] uses
-//! only a configuration without problems.
+//! [`Config::resolve`] reads the passwords from their files and commands, and has no other effect.
+//! [`crate::serve`] uses only a configuration without problems.
 
 mod build;
 mod checks;
+mod exposure;
 mod printed;
 mod relations;
 mod resolve;
 mod secrets;
+mod tls;
 
-use respool_driver::SocketAccess;
+use std::path::PathBuf;
+use std::time::SystemTime;
+
+use respool_driver::{ListenAddress, SocketAccess};
 use respool_engine::address_map::AddressMap;
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
     Address, Announced, Credentials, FlushRule, PoolKind, PoolSettings, PrefixPool, ServerSettings,
-    Settings, Shows,
+    Settings, Shows, User,
 };
 
+use crate::address::ListenAt;
 use crate::backend::{BackendServers, BackendUrl};
-use crate::descriptors::Room;
+use crate::descriptors::{self, Granted, Need, Room};
 use crate::options::{LogFormat, LogLevel, Threads};
-use crate::passwords::PasswordFiles;
-use crate::problem::Problem;
+use crate::passwords::RenewablePasswords;
+use crate::problem::{ConfigPlace, Problem};
 use crate::raw::RawConfig;
 use crate::spawn::Plan;
+use crate::tls_files::TlsFiles;
 
 pub(crate) use resolve::Resolved;
 
@@ -43,10 +50,16 @@ pub(crate) struct Config {
     pub(crate) workers: usize,
     /// The settings of the engine, without pools: [`Config::settings`] adds them.
     settings: Settings,
-    /// The files with the passwords of servers and users.
-    pub(crate) password_files: PasswordFiles,
+    /// The passwords of servers and users that may change, with their origins.
+    pub(crate) renewable_passwords: RenewablePasswords,
+    /// The files with certificates and keys.
+    pub(crate) tls_files: TlsFiles,
     /// Mode, owner and group of sockets in the file system.
     pub(crate) socket_access: SocketAccess,
+    /// The address of the pages about the process, if there are any.
+    pub(crate) metrics_listen: Option<Address>,
+    /// The path of the socket for `respool reload`.
+    pub(crate) control_socket: Option<PathBuf>,
     /// How long a stop waits for replies.
     pub(crate) drain_timeout: std::time::Duration,
     /// The format of log lines.
@@ -63,24 +76,26 @@ pub(crate) struct PoolConfig {
     /// Its name; `None` for the one pool of the options `listen` and `backend`.
     pub(crate) name: Option<String>,
     /// The listeners, at least one.
-    pub(crate) listen: Vec<Address>,
+    pub(crate) listen: Vec<ListenAt>,
     /// The servers.
     pub(crate) backend: Backend,
     /// Its own flush rule, if its table in the file has one.
     pub(crate) flush: Option<FlushRule>,
     /// The address of respool in replies about a Cluster; `None`: that of the listener.
     pub(crate) announce: Option<Announced>,
-    /// How a Cluster appears to clients.
+    /// The appearance of a Cluster to clients.
     pub(crate) shows: Shows,
     /// The map from addresses that servers name to addresses that respool reaches.
     pub(crate) address_map: AddressMap,
+    /// Whether respool is ready only while a server of the pool answers.
+    pub(crate) is_required: bool,
     /// The servers of keys with a certain prefix.
-    pub(crate) prefixes: Vec<PartConfig>,
+    pub(crate) prefixes: Vec<SubpoolConfig>,
 }
 
 /// The servers of keys with one prefix.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct PartConfig {
+pub(crate) struct SubpoolConfig {
     /// The prefix of the keys.
     pub(crate) prefix: String,
     /// The servers of these keys.
@@ -99,34 +114,56 @@ pub(crate) enum Backend {
 }
 
 impl Config {
-    /// Checks the values of all layers and makes a configuration of them.
+    /// Checks the values of all layers and makes a configuration of them. Returns the values with
+    /// their places, too, for `check --print` and for reloads.
     ///
     /// # Errors
     /// Returns every problem, in the order of the layers.
-    pub(crate) fn build(raw: RawConfig) -> Result<Config, Vec<Problem>> {
-        Config::resolve(raw).map(|(config, _)| config)
+    pub(crate) fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+        Config::resolve_with(
+            raw,
+            &RenewablePasswords::default(),
+            Resolved::check_control_socket,
+        )
     }
 
-    /// The same, with the values and their places for `check --print`.
+    /// The same for a reload. Passwords from files and commands keep their numbers. The control
+    /// socket is open already.
     ///
     /// # Errors
-    /// As [`Config::build`].
-    pub(crate) fn resolve(mut raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+    /// As [`Config::resolve`].
+    pub(crate) fn resolve_again(
+        raw: RawConfig,
+        before: &RenewablePasswords,
+    ) -> Result<(Config, Resolved), Vec<Problem>> {
+        Config::resolve_with(raw, before, |_, _| {})
+    }
+
+    fn resolve_with(
+        mut raw: RawConfig,
+        before: &RenewablePasswords,
+        check_more: impl FnOnce(&Resolved, &mut Vec<Problem>),
+    ) -> Result<(Config, Resolved), Vec<Problem>> {
         let mut warnings = std::mem::take(&mut raw.warnings);
         let (resolved, mut problems) = Resolved::from_raw(raw);
-        let mut files = PasswordFiles::default();
-        let pools = resolved.pools(&mut files, &mut problems);
-        let users = resolved.users(&mut files, &mut problems);
+        let mut passwords = before.again();
+        let pools = resolved.pools(&mut passwords, &mut problems);
+        let users = resolved.users(&mut passwords, &mut problems);
         resolved.check_listeners(&pools, &mut problems);
+        resolved.check_metrics(&pools, &mut problems);
         resolved.check_maps(&pools, &mut problems);
         resolved.check_announced(&pools, &mut problems);
         resolved.check_relations(&mut problems);
         resolved.check_links(&pools, &mut problems);
+        check_more(&resolved, &mut problems);
+        let tls_files = resolved.tls(&pools, &mut problems);
         if !problems.is_empty() {
             return Err(problems);
         }
-        warnings.extend(resolved.readable_secrets(&files));
+        warnings.extend(resolved.readable_secrets(&passwords, &tls_files));
+        warnings.extend(tls_files.warnings(SystemTime::now()));
         warnings.extend(resolved.unused_map());
+        warnings.extend(resolved.exposure(&pools, users.is_empty()));
         let values = &resolved.values;
         let config = Config {
             pools,
@@ -142,18 +179,24 @@ impl Config {
                 users,
                 pools: Vec::new(),
                 pinned_links_full: values.pinned_links_full,
-                away_error: values.away_error,
+                server_down_error: values.server_down_error,
                 lost_subscriptions: values.lost_subscriptions,
                 refused: values.refused.iter().copied().collect(),
                 passes_debug_object: values.passes_debug_object,
                 asks_output_limits: values.asks_output_limits,
+                asks_server_cpu: values.metrics_listen.is_some(),
+                slow_log: values.slow_log.clone(),
+                hot_keys_sample: values.hot_keys_sample,
             },
-            password_files: files,
+            renewable_passwords: passwords,
+            tls_files,
             socket_access: SocketAccess {
                 mode: Some(values.socket_mode),
                 owner: values.socket_owner.as_ref().map(|owner| owner.id),
                 group: values.socket_group.as_ref().map(|group| group.id),
             },
+            metrics_listen: values.metrics_listen.clone(),
+            control_socket: values.control_socket.clone(),
             drain_timeout: std::time::Duration::from_millis(values.drain_timeout_ms.into()),
             log_format: values.log_format,
             log_level: values.log_level,
@@ -162,20 +205,78 @@ impl Config {
         Ok((config, resolved))
     }
 
+    /// The path of the control socket that all layers name, whatever else is wrong in them.
+    ///
+    /// # Errors
+    /// Returns the problems if there is no path.
+    pub(crate) fn control_socket(raw: RawConfig) -> Result<PathBuf, Vec<Problem>> {
+        let (resolved, mut problems) = Resolved::from_raw(raw);
+        resolved.values.control_socket.ok_or_else(|| {
+            let what = "is not set, so there is no way to reach the process: name the socket by \
+                        --control-socket PATH, or name the file of `respool serve` by --config; \
+                        without a socket, SIGHUP reloads";
+            let place = &ConfigPlace::Default;
+            problems.push(Problem::of_option("control-socket", place, what));
+            problems
+        })
+    }
+
+    /// Takes over the number of workers, which `threads = auto` may count anew: a reload cannot
+    /// change it.
+    pub(crate) fn keep_fixed(&mut self, of: &Config) {
+        self.workers = of.workers;
+    }
+
+    /// The bounds for which there are file descriptors, and a warning if these are lower than the
+    /// configured ones. Raises the limit of descriptors.
+    ///
+    /// # Errors
+    /// Says that there are too few descriptors, and the remedy.
+    pub(crate) fn room(&self) -> Result<(Room, Option<String>), String> {
+        let limits = self.limits();
+        let granted = descriptors::raise(Need {
+            sessions_max: limits.sessions_max,
+            workers: self.workers,
+            links_max: limits.links_max,
+            pinned_links_max: limits.pinned_links_max,
+            servers: self.servers(),
+            listeners: self.listeners().len(),
+            has_metrics: self.metrics_listen.is_some(),
+        });
+        let all = Room {
+            sessions_max: limits.sessions_max,
+            pinned_links_max: limits.pinned_links_max,
+        };
+        match granted {
+            Granted::Enough => Ok((all, None)),
+            Granted::Fewer(room, text) => Ok((room, Some(text))),
+            Granted::TooFew(text) => Err(text),
+        }
+    }
+
+    /// The users that may connect.
+    pub(crate) fn users(&self) -> &[User] {
+        &self.settings.users
+    }
+
     /// The bounds of the engine.
     pub(crate) fn limits(&self) -> &Limits {
         &self.settings.limits
     }
 
-    /// Whether clients may connect without a password.
-    pub(crate) fn is_open(&self) -> bool {
-        self.settings.users.is_empty()
-    }
-
-    /// Every listener with the index of its pool.
-    pub(crate) fn listeners(&self) -> impl Iterator<Item = (&Address, usize)> {
+    /// Every listener, with its TLS and the index of its pool.
+    pub(crate) fn listeners(&self) -> Vec<ListenAddress> {
+        let tls = self.tls_files.of_listeners();
         let pools = self.pools.iter().enumerate();
-        pools.flat_map(|(index, pool)| pool.listen.iter().map(move |address| (address, index)))
+        let listeners = pools.flat_map(|(pool, settings)| {
+            let tls = &tls;
+            settings.listen.iter().map(move |at| ListenAddress {
+                address: at.address.clone(),
+                pool,
+                tls: tls.clone().filter(|_| at.tls),
+            })
+        });
+        listeners.collect()
     }
 
     /// The number of servers that all pools name, with those of their prefixes.
@@ -219,6 +320,11 @@ impl Config {
 }
 
 impl PoolConfig {
+    /// Its name in INFO, in the log and in the metrics.
+    pub(crate) fn shown_name(&self) -> String {
+        self.name.clone().unwrap_or_else(|| "default".into())
+    }
+
     /// The settings of the pool, whose servers are at `server`.
     fn settings(&self, server: &BackendUrl) -> PoolSettings {
         let mut kind = PoolConfig::kind(server);
@@ -226,19 +332,20 @@ impl PoolConfig {
             let named = self.prefixes.iter();
             let named = named.map(|part| (part.prefix.as_str(), part.strip, &part.url));
             let all = [("", false, server)].into_iter().chain(named);
-            let parts = all.map(|(prefix, strip, url)| PrefixPool {
+            let subpools = all.map(|(prefix, strip, url)| PrefixPool {
                 prefix: prefix.into(),
                 strip,
                 kind: PoolConfig::kind(url),
                 reads: url.reads.clone(),
             });
             kind = PoolKind::ByPrefix {
-                parts: parts.collect(),
+                subpools: subpools.collect(),
             };
         }
         PoolSettings {
-            name: self.name.clone().unwrap_or_else(|| "default".into()),
+            name: self.shown_name(),
             kind,
+            tls: server.tls,
             reads: server.reads.clone(),
             flush: self.flush.clone(),
             announce: self.announce.clone(),
@@ -270,7 +377,7 @@ impl PoolConfig {
     }
 
     fn summary(&self) -> String {
-        let listen: Vec<_> = self.listen.iter().map(Address::to_string).collect();
+        let listen: Vec<_> = self.listen.iter().map(ListenAt::to_string).collect();
         let backend = match &self.backend {
             Backend::Server(url) => url.to_string(),
             Backend::Spawn(plan) => format!("a server of respool's own ({plan})"),

@@ -2,6 +2,8 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::metrics::CONNECTIONS_MAX;
+
 /// Descriptors of a worker besides its sessions, links and listeners: its epoll, its mailbox, a
 /// spare one to refuse clients with, and those that the C library needs to resolve a name.
 const PER_WORKER: u64 = 16;
@@ -10,13 +12,17 @@ const PER_WORKER: u64 = 16;
 /// of the server of `--spawn`.
 const PER_PROCESS: u64 = 32;
 
+/// Descriptors of the pages about the process: two of the listener, two of each connection, and as
+/// many of connections that are being closed.
+const METRICS: u64 = 4 * CONNECTIONS_MAX as u64 + 2;
+
 /// Connections of a worker to one server besides its links: two for logins, two for SCRIPT KILL and
 /// FUNCTION KILL. Servers that a Cluster or a Sentinel names later do not count.
 const PER_SERVER: u64 = 4;
 
 /// Where descriptors are short, pinned links get at least one in this many of those for sessions
 /// and pinned links. Without pinned links, no client could use WATCH or blocking commands.
-const PINNED_SHARE: u64 = 8;
+const PINNED_DIVISOR: u64 = 8;
 
 /// The bounds that need descriptors.
 #[derive(Clone, Copy, Debug)]
@@ -33,6 +39,8 @@ pub(crate) struct Need {
     pub(crate) servers: usize,
     /// Listeners of one worker.
     pub(crate) listeners: usize,
+    /// Whether there are pages about the process.
+    pub(crate) has_metrics: bool,
 }
 
 impl Need {
@@ -40,7 +48,8 @@ impl Need {
     fn reserve(self) -> u64 {
         let servers = self.servers as u64 * PER_SERVER;
         let worker = u64::from(self.links_max) + self.listeners as u64 + servers + PER_WORKER;
-        PER_PROCESS + self.workers as u64 * worker
+        let metrics = if self.has_metrics { METRICS } else { 0 };
+        PER_PROCESS + metrics + self.workers as u64 * worker
     }
 
     /// Descriptors for pinned links.
@@ -136,7 +145,7 @@ fn judge(need: Need, granted: u64) -> Granted {
     }
     let sessions = u64::from(need.sessions_max);
     let workers = need.workers.max(1) as u64;
-    let share = (room / PINNED_SHARE).max(workers).min(room / 2);
+    let share = (room / PINNED_DIVISOR).max(workers).min(room / 2);
     let pinned = room.saturating_sub(sessions).max(share);
     // Both are at most the configured bounds, so both fit their types.
     let pinned_links_max = (pinned.min(need.pinned()) / workers) as u32;
@@ -165,6 +174,7 @@ mod tests {
         pinned_links_max: 0,
         servers: 1,
         listeners: 1,
+        has_metrics: false,
     };
 
     /// The warning says how many sessions fit, and the limit that would be enough.

@@ -1,7 +1,7 @@
 //! The texts of `-h` and `--help`, made from the table of options.
 
 use crate::arguments::HelpTopic;
-use crate::options::{OPTIONS, Opt, OptionKind, Topic};
+use crate::options::{AtReload, OPTIONS, Opt, OptionKind, Topic};
 
 /// Columns of a help text, which every terminal has.
 const WIDTH: usize = 80;
@@ -29,6 +29,7 @@ pub(crate) fn text(topic: HelpTopic, long: bool) -> String {
         HelpTopic::Overview => overview(long),
         HelpTopic::Serve => serve(long),
         HelpTopic::Check => check(long),
+        HelpTopic::Reload => reload(),
     }
 }
 
@@ -39,6 +40,7 @@ fn overview(long: bool) -> String {
          Commands:\n  \
          serve   Run the proxy\n  \
          check   Check a configuration and report every problem\n  \
+         reload  Have a running respool read its configuration again\n  \
          help    Explain a command: `respool help serve`\n\n\
          Options:\n  \
          -h, --help      Print help, briefly or fully\n  \
@@ -99,6 +101,23 @@ fn check(long: bool) -> String {
         text.push('\n');
         wrap(&mut text, "", LAYERS);
     }
+    text
+}
+
+fn reload() -> String {
+    let mut text = String::from(
+        "Have a running respool read its configuration again.\n\n\
+         Usage: respool reload [--check] [FILE] [OPTIONS]\n\n  \
+         --check                 Print the differences, and apply nothing\n  \
+         --control-socket PATH   The control socket of the process\n  \
+         --config FILE           A file that names the control socket\n\n",
+    );
+    let lead = "The process reads its own files, environment and command line again, all of them. \
+                If there is any problem, or a difference that needs a restart, nothing changes. \
+                Takes every option of `respool serve`, and uses --control-socket alone. Exits with \
+                0 if the configuration is in effect (with --check: if it could be), with 1 if \
+                there is a problem or no answer in time, and with 2 if no control socket is named. SIGHUP asks for the same.";
+    wrap(&mut text, "", lead);
     text
 }
 
@@ -175,10 +194,19 @@ pub(crate) fn facts(option: &Opt) -> Vec<String> {
     if option.per_pool {
         facts.push(format!("In the file {PER_POOL}"));
     }
+    facts.push(format!("At a reload: {}", at_reload(option)));
     if let Some(old) = option.old_name() {
         facts.push(format!("Old name: {old}, until the next version"));
     }
     facts
+}
+
+/// The effect of a reload on the option.
+pub(crate) fn at_reload(option: &Opt) -> &'static str {
+    match option.at_reload {
+        AtReload::Applies => "a new value is applied",
+        AtReload::Restart => "a new value needs a restart",
+    }
 }
 
 /// The example as the command line takes it.

@@ -8,10 +8,13 @@
 //! - `options` is the table of options. `address` parses listeners, `backend` URLs of
 //!   servers, `pools` named pools, and `account` users and groups of the system.
 //! - `config` makes a checked configuration of the texts, or returns every `problem`.
-//!   `passwords` reads the files with passwords, at the start and later.
+//!   `passwords` reads files with passwords, at the start and later; `tls_files` those with
+//!   certificates. `password_command` runs commands that print passwords.
 //! - `serve` runs the process: file descriptors (`descriptors`), the server of `--spawn`
 //!   (`spawn`), the workers (crate `driver`), signals and the drain. `remedy` names the
 //!   remedy for an error of the system.
+//! - `metrics` serves the pages `/metrics`, `/live` and `/ready`.
+//! - `reload` has the running process read its configuration again.
 //! - `logs` writes the log. `line_rates` limits its lines, `log_lines` writes them on a
 //!   thread of its own, and `plain` escapes text from outside.
 //! - `help` makes the help texts of the table of options. [`mod@reference`] lends the table to the
@@ -27,16 +30,20 @@ mod help;
 mod line_rates;
 mod log_lines;
 mod logs;
+mod metrics;
 mod options;
+mod password_command;
 mod passwords;
 mod plain;
 mod pools;
 mod problem;
 mod raw;
 pub mod reference;
+mod reload;
 mod remedy;
 mod serve;
 mod spawn;
+mod tls_files;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -45,6 +52,7 @@ use arguments::{ConfigArguments, Invocation};
 use config::Config;
 use plain::plain;
 use problem::Problem;
+use reload::{Loaded, ReloadMode};
 
 /// Exit code for a wrong command line or configuration: trying again would not help.
 const EXIT_USAGE: u8 = 2;
@@ -52,10 +60,11 @@ const EXIT_USAGE: u8 = 2;
 /// Runs the program with the arguments and the environment of this process.
 pub fn run() -> ExitCode {
     match arguments::parse(std::env::args_os().skip(1)) {
-        Ok(Invocation::Serve(given)) => match Config::build(all_layers(given)) {
-            Ok(config) => serve::serve(&config),
+        Ok(Invocation::Serve(given)) => match Config::resolve(all_layers(given)) {
+            Ok((config, resolved)) => serve::serve(Loaded { config, resolved }),
             Err(problems) => refuse(&problems),
         },
+        Ok(Invocation::Reload { given, check }) => reload(given, check),
         Ok(Invocation::Check { given, print }) => check(given, print),
         Ok(Invocation::Help { topic, long }) => say(&help::text(topic, long)),
         Ok(Invocation::Version) => say(concat!("respool ", env!("CARGO_PKG_VERSION"), "\n")),
@@ -84,6 +93,18 @@ fn check(given: ConfigArguments, print: bool) -> ExitCode {
                 false => say(&format!("good: {}\n", plain(&config.summary()))),
             }
         }
+        Err(problems) => refuse(&problems),
+    }
+}
+
+/// `respool reload`: asks the process behind the control socket that the arguments name.
+fn reload(given: ConfigArguments, check: bool) -> ExitCode {
+    let mode = match check {
+        true => ReloadMode::Check,
+        false => ReloadMode::Apply,
+    };
+    match Config::control_socket(all_layers(given)) {
+        Ok(path) => reload::ask_process(&path, mode),
         Err(problems) => refuse(&problems),
     }
 }

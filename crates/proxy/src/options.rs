@@ -15,10 +15,12 @@ mod deadlines;
 mod in_file;
 mod limits;
 mod logs;
+mod metrics;
 mod number;
 mod parse;
 mod renamed;
 mod spawn;
+mod tls;
 mod values;
 
 use std::fmt;
@@ -50,6 +52,17 @@ pub(crate) struct Opt {
     pub(crate) secret: bool,
     /// Whether a pool may have its own value in the file.
     pub(crate) per_pool: bool,
+    /// The effect of a reload on a changed value.
+    pub(crate) at_reload: AtReload,
+}
+
+/// The effect of a reload of the configuration on an option with another value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum AtReload {
+    /// All workers use the new value.
+    Applies,
+    /// Nothing is reloaded: only a start can change the value.
+    Restart,
 }
 
 /// The type of an option's value, and the field of [`Values`] that holds it.
@@ -81,10 +94,12 @@ pub(crate) enum OptionKind {
 /// The headings, in the order in which they are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Topic {
-    /// Listeners, servers and workers.
+    /// Listeners, servers, workers, and pages about the process.
     Addresses,
     /// A server of respool's own.
     Spawn,
+    /// TLS of listeners and of servers.
+    Tls,
     /// Passwords, users and refused commands.
     Access,
     /// When batches leave, and which requests they fuse.
@@ -99,9 +114,10 @@ pub(crate) enum Topic {
 
 impl Topic {
     /// All headings, in order.
-    pub(crate) const ALL: [Topic; 7] = [
+    pub(crate) const ALL: [Topic; 8] = [
         Topic::Addresses,
         Topic::Spawn,
+        Topic::Tls,
         Topic::Access,
         Topic::Batching,
         Topic::Deadlines,
@@ -114,6 +130,7 @@ impl Topic {
         match self {
             Topic::Addresses => "Addresses and workers",
             Topic::Spawn => "A server of respool's own",
+            Topic::Tls => "TLS",
             Topic::Access => "Passwords and users",
             Topic::Batching => "Batching",
             Topic::Deadlines => "Deadlines",
@@ -129,6 +146,11 @@ impl Topic {
             Topic::Spawn => {
                 "With --spawn, respool starts a Redis or Valkey server for itself alone and stops \
                  it at the end: a working cache with nothing else set up."
+            }
+            Topic::Tls => {
+                "Options that begin with `tls` are for clients. Options that begin with `server-tls` are \
+                 for servers that --backend reaches over TLS: rediss://, rediss-sharded://, \
+                 rediss-cluster:// and rediss-sentinel://."
             }
             Topic::Access => {
                 "Every user of the machine can read a command line. Give passwords in the file, in \
@@ -148,7 +170,9 @@ impl Topic {
                  MiB, or GiB behind them. Unless its text says otherwise, a limit holds for each \
                  worker."
             }
-            Topic::Logs => "Logs go to standard error.",
+            Topic::Logs => {
+                "The log goes to standard error. The slow log and the sample of keys stay in memory."
+            }
         }
     }
 }
@@ -165,6 +189,7 @@ const OPTION: Opt = Opt {
     variable: None,
     secret: false,
     per_pool: false,
+    at_reload: AtReload::Restart,
 };
 
 /// Every option, in the order of the headings and of the help.
@@ -176,9 +201,23 @@ pub(crate) static OPTIONS: &[Opt] = &[
     addresses::CLUSTER_SHOWS,
     addresses::ADDRESS_MAP,
     addresses::THREADS,
+    metrics::METRICS_LISTEN,
+    metrics::READY_REQUIRES_SERVER,
+    addresses::CONTROL_SOCKET,
     spawn::SPAWN,
     spawn::SPAWN_PROGRAM,
     spawn::SPAWN_MEMORY_BYTES,
+    tls::TLS_LISTEN,
+    tls::TLS_CERT,
+    tls::TLS_KEY,
+    tls::TLS_CA,
+    tls::TLS_CLIENT_AUTH,
+    tls::TLS_MIN_VERSION,
+    tls::SERVER_TLS_CA,
+    tls::SERVER_TLS_CERT,
+    tls::SERVER_TLS_KEY,
+    tls::SERVER_TLS_NAME,
+    tls::SERVER_TLS_VERIFY,
     access::PASSWORD,
     access::PASSWORD_FILE,
     access::SOCKET_MODE,
@@ -188,6 +227,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
     access::REFUSE_COMMANDS,
     access::BACKEND_PASSWORD,
     access::BACKEND_PASSWORD_FILE,
+    access::BACKEND_PASSWORD_COMMAND,
     batching::FLUSH_RULE,
     batching::MAX_DELAY_US,
     batching::FUSE,
@@ -226,6 +266,9 @@ pub(crate) static OPTIONS: &[Opt] = &[
     limits::WORKER_MEMORY_BYTES_MAX,
     logs::LOG_FORMAT,
     logs::LOG_LEVEL,
+    logs::SLOWLOG_SLOWER_THAN_US,
+    logs::SLOWLOG_LEN_MAX,
+    logs::HOTKEYS_SAMPLE,
 ];
 
 /// The option of that name.

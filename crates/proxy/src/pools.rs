@@ -8,9 +8,7 @@
 
 use std::fmt;
 
-use respool_engine::settings::Address;
-
-use crate::address::parse_listener;
+use crate::address::{ListenAt, parse_listener};
 use crate::backend::{BackendUrl, parse_backend};
 use crate::options::{Opt, Values};
 use crate::plain::{is_plain, plain_toml};
@@ -26,14 +24,16 @@ pub(crate) const POOLS_MAX: usize = 256;
 pub(crate) const PREFIXES_MAX: usize = 64;
 
 /// The options for the one pool without a name. They exclude named pools.
-pub(crate) const UNNAMED_POOL_OPTIONS: [&str; 7] = [
+pub(crate) const UNNAMED_POOL_OPTIONS: [&str; 9] = [
     "listen",
+    "tls-listen",
     "backend",
     "spawn",
     "spawn-program",
     "spawn-memory-bytes",
     "backend-password",
     "backend-password-file",
+    "backend-password-command",
 ];
 
 /// A named pool; each part has its place.
@@ -42,7 +42,7 @@ pub(crate) struct NamedPool {
     pub(crate) name: String,
     pub(crate) place: ConfigPlace,
     /// The listeners.
-    pub(crate) listen: Vec<(Address, ConfigPlace)>,
+    pub(crate) listen: Vec<(ListenAt, ConfigPlace)>,
     /// The servers; `None` if a problem says why.
     pub(crate) backend: Option<(BackendUrl, ConfigPlace)>,
     /// Its own values of options. Each text parses.
@@ -76,6 +76,7 @@ pub(crate) struct PoolTable {
     pub(crate) name: String,
     pub(crate) place: ConfigPlace,
     pub(crate) listen: Option<Vec<(String, ConfigPlace)>>,
+    pub(crate) tls_listen: Option<Vec<(String, ConfigPlace)>>,
     pub(crate) backend: Option<Vec<(String, ConfigPlace)>>,
     pub(crate) options: Vec<PoolOption>,
     pub(crate) prefixes: Vec<PrefixRule<String>>,
@@ -93,8 +94,8 @@ impl NamedPool {
         check_name(name)?;
         let wrong = |what: String| format!("`{name}`: {what}");
         let listen = listen.split(',').map(|text| {
-            let address = parse_listener(text).map_err(wrong)?;
-            Ok((address, ConfigPlace::Default))
+            let listener = ListenAt::parse(text).map_err(wrong)?;
+            Ok((listener, ConfigPlace::Default))
         });
         Ok(NamedPool {
             name: name.into(),
@@ -128,14 +129,24 @@ impl NamedPool {
             }
             texts.unwrap_or_default()
         };
-        let listen = part("listen", table.listen, "[\"127.0.0.1:6381\"]");
+        // One of the two kinds of listeners is enough.
+        let listen = match table.tls_listen {
+            Some(_) => table.listen.unwrap_or_default(),
+            None => part("listen", table.listen, "[\"127.0.0.1:6381\"]"),
+        };
+        let plain = listen.into_iter().map(|given| (given, false));
+        let tls = table.tls_listen.into_iter().flatten();
+        let listen = plain.chain(tls.map(|given| (given, true)));
         let backend = part("backend", table.backend, "\"redis://10.0.0.8\"");
         let mut wrong = |part: &str, place: &ConfigPlace, what: String| {
             problems.push(pool_problem(Some(&name), part, place, what));
         };
-        let listen = listen.into_iter().filter_map(|(text, place)| {
-            let address = parse_listener(&text).map_err(|what| wrong("listen", &place, what));
-            address.ok().map(|address| (address, place))
+        let listen = listen.filter_map(|((text, place), tls)| {
+            let part = if tls { "tls-listen" } else { "listen" };
+            let address = parse_listener(&text).map_err(|what| wrong(part, &place, what));
+            address
+                .ok()
+                .map(|address| (ListenAt { address, tls }, place))
         });
         let listen = listen.collect();
         let backend = backend.into_iter().find_map(|(text, place)| {
@@ -189,13 +200,17 @@ impl NamedPool {
             false => plain_toml(&text),
         };
         let mut lines = format!("\n[pool.{}]  # {}\n", self.name, self.place);
-        let place = self.listen.first().map_or(&self.place, |(_, place)| place);
-        let listen: Vec<_> = self
-            .listen
-            .iter()
-            .map(|(at, _)| quoted(at.to_string()))
-            .collect();
-        lines.push_str(&format!("listen = [{}]  # {place}\n", listen.join(", ")));
+        for name in ["listen", "tls-listen"] {
+            let mut its = self.listen.iter().filter(|(at, _)| at.option() == name);
+            let Some((_, place)) = its.clone().next() else {
+                continue;
+            };
+            let listen: Vec<_> = its
+                .by_ref()
+                .map(|(at, _)| quoted(at.address.to_string()))
+                .collect();
+            lines.push_str(&format!("{name} = [{}]  # {place}\n", listen.join(", ")));
+        }
         if let Some((url, place)) = &self.backend {
             lines.push_str(&format!(
                 "backend = {}  # {place}\n",
@@ -286,6 +301,7 @@ mod tests {
             "a-1_B=127.0.0.1:1,unix:/run/a.sock=redis-sharded://h:1,h:2/0?hash=murmur\
              &distribution=ketama&hash-tag=%7B%7D",
             "c=[::1]:1=redis-cluster://h:1,h:2/0",
+            "d=[::1]:1,tls:0.0.0.0:2=rediss-cluster://h:1,h:2/0",
         ] {
             let pool = NamedPool::parse(text).expect(text);
             assert_eq!(pool.to_string(), text);

@@ -1,5 +1,5 @@
-//! The options as plain text, for the generators of the man page, the completions of the shells and
-//! the reference pages.
+//! The options and metrics as plain text, for the generators of the man page, the completions of
+//! the shells and the reference pages.
 //!
 //! The generators are in the crate `xtask`, which never ships, so the program has no code for them.
 //! The table itself stays private: its entries hold functions that read and write the program's
@@ -7,6 +7,7 @@
 //! addresses, accounts and pools, too.
 
 use crate::help;
+use crate::metrics;
 use crate::options::{OPTIONS, Opt, OptionKind, Topic};
 
 /// Options with a common heading.
@@ -41,6 +42,8 @@ pub struct OptionText {
     pub variable: Option<&'static str>,
     /// Whether the table of a pool in the file may set it for that pool alone.
     pub per_pool: bool,
+    /// The effect of a reload on a new value.
+    pub at_reload: &'static str,
     /// An example for the command line.
     pub example: String,
     /// The same example for the file.
@@ -64,11 +67,58 @@ pub enum ValueType {
 /// file cannot name a file.
 pub const CONFIG: (&str, &str) = help::CONFIG;
 
-/// How command line, environment and file relate.
+/// The precedence of command line, environment and file.
 pub const LAYERS: &str = help::LAYERS;
 
-/// Where the file may set an option of a pool.
+/// The tables of the file that may set an option of a pool.
 pub const PER_POOL: &str = help::PER_POOL;
+
+/// A family of metrics.
+#[derive(Debug)]
+pub struct MetricText {
+    /// The name as a query writes it.
+    pub name: String,
+    /// `counter`, `gauge`, `histogram` or `info`.
+    pub kind: &'static str,
+    /// The names of its labels.
+    pub labels: Vec<&'static str>,
+    /// Its meaning.
+    pub text: &'static str,
+    /// The fields of INFO with the same fact.
+    pub info: Vec<String>,
+    /// Its counters: the label of the sample if there is one, and the field of INFO.
+    pub counters: Vec<(Option<(&'static str, &'static str)>, String)>,
+}
+
+/// Every family of metrics, in the order of `/metrics`.
+pub fn metrics() -> Vec<MetricText> {
+    let metric = |family: &metrics::MetricFamily| {
+        let counters: Vec<_> = family
+            .source
+            .labelled_counters()
+            .into_iter()
+            .map(|(label, counter)| (label, format!("respool_{counter}")))
+            .collect();
+        MetricText {
+            name: family.full_name(),
+            kind: family.kind.name(),
+            labels: family.source.labels(),
+            text: family.text(),
+            info: counters
+                .iter()
+                .map(|(_, field)| field.clone())
+                .chain(family.info.iter().map(|field| (*field).to_owned()))
+                .collect(),
+            counters,
+        }
+    };
+    metrics::FAMILIES.iter().map(metric).collect()
+}
+
+/// Fields of INFO that no metric shows, each with the reason.
+pub fn fields_without_metric() -> &'static [(&'static str, &'static str)] {
+    metrics::LEFT_OUT
+}
 
 /// Every option, below its heading.
 pub fn topics() -> Vec<TopicText> {
@@ -104,6 +154,7 @@ fn text(option: &Opt) -> OptionText {
         },
         variable: option.variable,
         per_pool: option.per_pool,
+        at_reload: help::at_reload(option),
         example: help::example(option),
         example_in_file: option.example_in_file(),
     }

@@ -9,6 +9,8 @@ use respool_engine::settings::Address;
 pub(crate) fn explain(failure: &StartError) -> String {
     let remedy = match failure {
         StartError::Listen { address, error } => listen_remedy(address, error),
+        // Its text says what to do.
+        StartError::Pools(_) => String::new(),
         StartError::Kernel { error, .. } => kernel_remedy(error),
         StartError::Thread { error, .. } => match thread_remedy(error) {
             remedy if is_short_of_threads(error) => format!("{remedy}, or lower --threads"),
@@ -16,6 +18,11 @@ pub(crate) fn explain(failure: &StartError) -> String {
         },
     };
     format!("{failure}{remedy}")
+}
+
+/// The same for the address of the pages about the process.
+pub(crate) fn explain_metrics(failure: &StartError) -> String {
+    explain(failure).replace("--listen", "--metrics-listen")
 }
 
 /// The remedy for a listener that cannot be opened.

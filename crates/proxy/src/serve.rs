@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_driver::{Notice, Notify, Running, Setup};
+use respool_driver::{Notice, Notify, OwnListener, Running, Setup};
 use respool_engine::settings::Address;
 use signal_hook::consts::{
     SIGALRM, SIGCHLD, SIGHUP, SIGINT, SIGIO, SIGPROF, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2,
@@ -16,13 +16,16 @@ use signal_hook::iterator::Signals;
 use tracing::field::display;
 use tracing::{error, info, warn};
 
+use crate::address::ListenAt;
 use crate::backend::BackendUrl;
 use crate::config::{Backend, Config};
-use crate::descriptors::{self, Granted, Need, Room};
+use crate::descriptors::Room;
 use crate::line_rates::{LineKind, LineRates};
 use crate::logs::{Logs, say_left_out};
+use crate::metrics;
 use crate::passwords::Rereader;
-use crate::remedy::{explain, kernel_remedy, thread_remedy};
+use crate::reload::{Loaded, Reloads, listen_for_control};
+use crate::remedy::{explain, explain_metrics, kernel_remedy, thread_remedy};
 use crate::spawn::SpawnedServer;
 
 /// The time in which a repeated stop signal counts as the same one.
@@ -53,9 +56,9 @@ fn is_stop(signal: i32) -> bool {
     matches!(signal, SIGTERM | SIGINT | SIGQUIT)
 }
 
-/// Handles a signal of [`NOTED`]. SIGHUP asks for the password files to be read again; others have
-/// no effect. The log says so, as often as `rates` admits.
-fn note(signal: i32, rates: &mut LineRates, passwords: &Rereader) {
+/// Handles a signal of [`NOTED`]. SIGHUP asks for a reload; others have no effect. The log says so,
+/// as often as `rates` admits.
+fn note(signal: i32, rates: &mut LineRates, reloads: &Reloads) {
     let Some((_, name)) = NOTED.iter().find(|(noted, _)| *noted == signal) else {
         return;
     };
@@ -64,19 +67,9 @@ fn note(signal: i32, rates: &mut LineRates, passwords: &Rereader) {
         say_left_out(&left_out);
     }
     let is_logged = rates.admits(LineKind::Signal, name, now);
-    if signal == SIGHUP && passwords.has_files() {
-        return passwords.ask_all(is_logged);
-    }
-    if !is_logged {
-        return;
-    }
     if signal == SIGHUP {
-        warn!(
-            signal = name,
-            "nothing was reloaded: there is no password file, and respool reads all other options \
-             at the start only; to change them, start another respool and stop this one by SIGTERM"
-        );
-    } else {
+        reloads.ask(is_logged);
+    } else if is_logged {
         warn!(
             signal = name,
             "the signal has no effect; SIGTERM stops respool"
@@ -86,7 +79,8 @@ fn note(signal: i32, rates: &mut LineRates, passwords: &Rereader) {
 
 /// Runs until a stop signal, or until a worker or the server of `--spawn` has ended. To be called
 /// on the main thread, which then only waits for signals.
-pub(crate) fn serve(config: &Config) -> ExitCode {
+pub(crate) fn serve(loaded: Loaded) -> ExitCode {
+    let config = &loaded.config;
     let logs = match Logs::start(config.log_format, config.log_level) {
         Ok(logs) => logs,
         Err(error) => {
@@ -98,7 +92,7 @@ pub(crate) fn serve(config: &Config) -> ExitCode {
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    let code = conclude(run(config, &logs));
+    let code = conclude(run(loaded, &logs));
     logs.finish();
     code
 }
@@ -138,7 +132,7 @@ fn conclude(ended: Result<Ending, String>) -> ExitCode {
     }
 }
 
-/// How the process ended.
+/// The end of the process.
 enum Ending {
     /// Every request was answered.
     Clean,
@@ -152,7 +146,7 @@ enum Ending {
     WorkerFailed,
 }
 
-/// Why the process stops.
+/// The reason why the process stops.
 enum StopCause {
     /// SIGTERM, SIGINT or SIGQUIT.
     Stop(&'static str),
@@ -163,68 +157,68 @@ enum StopCause {
 }
 
 /// Starts everything, waits for the end, and drains.
-fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
+fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, String> {
+    let config = &loaded.config;
     // Before everything else, so that a signal during the start is kept.
     let mut signals = Signals::new(waited_for()).map_err(|error| {
         let remedy = kernel_remedy(&error);
         format!("cannot wait for signals: {error}{remedy}")
     })?;
     let mut rates = LineRates::default();
-    let passwords = Rereader::new(&config.password_files);
-    let (room, fewer) = room(config)?;
+    let passwords = Rereader::new(&config.renewable_passwords, &config.tls_files);
+    let reloads = Reloads::new(passwords.clone());
+    let (room, fewer) = config.room()?;
 
-    let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
-    for pool in &config.pools {
-        servers.push(match &pool.backend {
-            Backend::Server(url) => (**url).clone(),
-            Backend::Spawn(plan) => {
-                let mut asked = || {
-                    signals
-                        .pending()
-                        .inspect(|signal| note(*signal, &mut rates, &passwords))
-                        .any(is_stop)
-                };
-                let Some(server) = SpawnedServer::start(plan, &mut asked)? else {
-                    return Ok(Ending::Clean);
-                };
-                info!(program = %server.program().display(), pid = server.pid(), "server started");
-                spawned.insert(server).backend()
-            }
-        });
-    }
-    warn_if_open(config);
-
-    let setup = Setup {
-        listeners: config
-            .listeners()
-            .map(|(address, pool)| (address.clone(), pool))
-            .collect(),
-        socket_access: config.socket_access,
-        workers: config.workers,
-        settings: Arc::new(config.settings(&servers, room)),
+    let mut asked = || {
+        signals
+            .pending()
+            .inspect(|signal| note(*signal, &mut rates, &reloads))
+            .any(is_stop)
     };
+    let Some((servers, mut spawned)) = start_servers(config, &mut asked)? else {
+        return Ok(Ending::Clean);
+    };
+
+    let setup = setup(config, &servers, room);
+    // Before the workers start, so that a wrong address serves no client.
+    let pages = bind_pages(config)?;
+    // Before the workers, so that a reload right after the start is answered. The socket is removed
+    // when this function ends.
+    let control = config.control_socket.as_deref();
+    let _control = control
+        .map(|path| listen_for_control(path, reloads.clone()))
+        .transpose()?;
     let failed = Arc::new(AtomicBool::new(false));
-    let notify = watching(logs.notify(), Arc::clone(&failed), passwords.clone());
+    let notify = watching(
+        logs.notify(),
+        Arc::clone(&failed),
+        (passwords.clone(), reloads.clone()),
+    );
     let running = respool_driver::start(setup, notify).map_err(|error| explain(&error))?;
-    let reads = passwords.start(&config.password_files, running.passwords());
+    let reads = passwords.start(running.passwords(), running.tls());
     reads.map_err(|error| {
         let remedy = thread_remedy(&error);
-        format!("cannot start the thread that reads password files: {error}{remedy}")
+        format!("cannot start the thread that reads passwords: {error}{remedy}")
     })?;
+    let draining = match &pages {
+        Some(listener) => start_pages(listener, config, (&running, &reloads))?,
+        None => Arc::default(),
+    };
     // Only after the start: a failed start may have another cause, and its error comes first.
     if let Some(text) = fewer {
         warn!("{text}");
     }
-    log_ready(config, &running, &servers, room.sessions_max);
+    let metrics = pages.as_ref().map(|listener| &listener.address);
+    log_ready(config, &running, &servers, (room.sessions_max, metrics));
+    let drain_timeout = config.drain_timeout;
+    let updates = (running.passwords(), running.tls());
+    reloads.start(loaded, servers, (running.reloader(), updates));
 
-    let event = wait(
-        &mut signals,
-        &mut spawned,
-        &failed,
-        (&mut rates, &passwords),
-    );
+    let event = wait(&mut signals, &mut spawned, &failed, (&mut rates, &reloads));
+    reloads.stop();
     // Drain in every case. Replies may be on their way, and a request that can have none gets an
     // error that says whether it was executed.
+    draining.store(true, Ordering::Release);
     running.drain();
     if let StopCause::Stop(signal) = event {
         info!(
@@ -236,11 +230,12 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
         StopCause::Stop(signal) => signal,
         StopCause::ServerEnded | StopCause::WorkerFailed => "",
     };
+    let limit = reloads.drain_timeout().unwrap_or(drain_timeout);
     let drained = drain(
         running,
-        config,
+        limit,
         asked,
-        (&mut signals, &mut rates, &passwords),
+        (&mut signals, &mut rates, &reloads),
         &mut spawned,
     );
     rates.take_all().iter().for_each(say_left_out);
@@ -258,13 +253,79 @@ fn run(config: &Config, logs: &Logs) -> Result<Ending, String> {
     Ok(ending)
 }
 
+/// The input of the driver. `servers` has the URL of each pool.
+fn setup(config: &Config, servers: &[BackendUrl], room: Room) -> Setup {
+    Setup {
+        listeners: config.listeners(),
+        pool_tls: config.tls_files.of_pools(config.pools.len()),
+        socket_access: config.socket_access,
+        workers: config.workers,
+        settings: Arc::new(config.settings(servers, room)),
+        reports_servers: config.metrics_listen.is_some(),
+    }
+}
+
+/// Binds the address of the pages about the process, if there are any.
+fn bind_pages(config: &Config) -> Result<Option<OwnListener>, String> {
+    let address = config.metrics_listen.as_ref();
+    let bound = address.map(|address| OwnListener::bind(address, config.socket_access));
+    bound.transpose().map_err(|error| explain_metrics(&error))
+}
+
+/// Starts the pages about the process. The result says that they shall report a drain.
+fn start_pages(
+    listener: &OwnListener,
+    config: &Config,
+    (running, reloads): (&Running, &Reloads),
+) -> Result<Arc<AtomicBool>, String> {
+    reloads.require_pools_of(config);
+    let started = metrics::start(listener, running.reports(), reloads.clone());
+    started.map_err(|error| {
+        let remedy = thread_remedy(&error);
+        format!("cannot start the thread of metrics-listen: {error}{remedy}")
+    })
+}
+
+/// The URL of each pool's servers, and the server of `--spawn`, if there is one.
+type StartedServers = (Vec<BackendUrl>, Option<SpawnedServer>);
+
+/// Starts the server of `--spawn`. `None`: `asked` says that a stop signal came meanwhile.
+fn start_servers(
+    config: &Config,
+    asked: &mut dyn FnMut() -> bool,
+) -> Result<Option<StartedServers>, String> {
+    let (mut servers, mut spawned) = (Vec::with_capacity(config.pools.len()), None);
+    for pool in &config.pools {
+        servers.push(match &pool.backend {
+            Backend::Server(url) => (**url).clone(),
+            Backend::Spawn(plan) => {
+                let Some(server) = SpawnedServer::start(plan, asked)? else {
+                    return Ok(None);
+                };
+                info!(program = %server.program().display(), pid = server.pid(), "server started");
+                spawned.insert(server).backend()
+            }
+        });
+    }
+    Ok(Some((servers, spawned)))
+}
+
 /// Logs the line `ready` with listeners and servers. A named pool is shown as `--pool` takes it.
-fn log_ready(config: &Config, running: &Running, servers: &[BackendUrl], sessions_max: u32) {
+fn log_ready(
+    config: &Config,
+    running: &Running,
+    servers: &[BackendUrl],
+    (sessions_max, metrics): (u32, Option<&Address>),
+) {
     let (mut listen, mut pools) = (Vec::new(), Vec::new());
     let mut addresses = running.addresses().into_iter();
     for (pool, server) in config.pools.iter().zip(servers) {
-        let its = addresses.by_ref().take(pool.listen.len());
-        let its: Vec<_> = its.map(|address| address.to_string()).collect();
+        let bound = |at: &ListenAt| ListenAt {
+            address: addresses.next().unwrap_or_else(|| at.address.clone()),
+            tls: at.tls,
+        };
+        let its = pool.listen.iter().map(bound);
+        let its: Vec<_> = its.map(|at| at.to_string()).collect();
         let its = its.join(",");
         if let Some(name) = &pool.name {
             let mut text = format!("{name}={its}={server}");
@@ -286,6 +347,7 @@ fn log_ready(config: &Config, running: &Running, servers: &[BackendUrl], session
         pools = Some(pools).filter(|pools| !pools.is_empty()).map(|pools| display(pools.join(" "))),
         workers = config.workers,
         sessions_max,
+        metrics = metrics.map(display),
         pid = std::process::id(),
         "ready"
     );
@@ -295,8 +357,14 @@ fn log_ready(config: &Config, running: &Running, servers: &[BackendUrl], session
 ///
 /// A failed worker also wakes the main thread with SIGCHLD, at which that looks for ended workers.
 /// A refused password goes to `passwords` alone: the log has a line about the link already.
-fn watching(notify: Notify, failed: Arc<AtomicBool>, passwords: Rereader) -> Notify {
+/// `reloads` remembers the values that clients set.
+fn watching(
+    notify: Notify,
+    failed: Arc<AtomicBool>,
+    (passwords, reloads): (Rereader, Reloads),
+) -> Notify {
     Arc::new(move |notice| {
+        reloads.note(&notice);
         if let Notice::PasswordRefused { source } = notice {
             return passwords.ask(source);
         }
@@ -322,13 +390,13 @@ fn wait(
     signals: &mut Signals,
     spawned: &mut Option<SpawnedServer>,
     failed: &AtomicBool,
-    (rates, passwords): (&mut LineRates, &Rereader),
+    (rates, reloads): (&mut LineRates, &Reloads),
 ) -> StopCause {
     for signal in signals.forever() {
         if is_stop(signal) {
             return StopCause::Stop(signal_name(signal));
         }
-        note(signal, rates, passwords);
+        note(signal, rates, reloads);
         if failed.load(Ordering::Acquire) {
             return StopCause::WorkerFailed;
         }
@@ -344,13 +412,13 @@ fn wait(
 /// a second stop signal. `asked` is the name of the first one.
 fn drain(
     running: Running,
-    config: &Config,
+    limit: Duration,
     asked: &str,
-    (signals, rates, passwords): (&mut Signals, &mut LineRates, &Rereader),
+    (signals, rates, reloads): (&mut Signals, &mut LineRates, &Reloads),
     spawned: &mut Option<SpawnedServer>,
 ) -> Ending {
     let began = Instant::now();
-    let (limit, closer) = (config.drain_timeout, signals.handle());
+    let closer = signals.handle();
     let joiner = thread::Builder::new().name("drain".into()).spawn(move || {
         let cut = running.join(limit);
         closer.close();
@@ -369,7 +437,7 @@ fn drain(
             SIGCHLD => {
                 server_ended(spawned);
             }
-            _ if !is_stop(signal) => note(signal, rates, passwords),
+            _ if !is_stop(signal) => note(signal, rates, reloads),
             // `timeout` and some supervisors signal the process and then its group.
             _ if signal_name(signal) == asked && began.elapsed() < REPEATED_SIGNAL => {}
             _ => return Ending::AtOnce,
@@ -394,49 +462,6 @@ fn server_ended(spawned: &mut Option<SpawnedServer>) -> bool {
     true
 }
 
-/// The bounds for which there are file descriptors, and a warning if these are lower than the
-/// configured ones.
-fn room(config: &Config) -> Result<(Room, Option<String>), String> {
-    let limits = config.limits();
-    let granted = descriptors::raise(Need {
-        sessions_max: limits.sessions_max,
-        workers: config.workers,
-        links_max: limits.links_max,
-        pinned_links_max: limits.pinned_links_max,
-        servers: config.servers(),
-        listeners: config.listeners().count(),
-    });
-    let all = Room {
-        sessions_max: limits.sessions_max,
-        pinned_links_max: limits.pinned_links_max,
-    };
-    match granted {
-        Granted::Enough => Ok((all, None)),
-        Granted::Fewer(room, text) => Ok((room, Some(text))),
-        Granted::TooFew(text) => Err(text),
-    }
-}
-
-/// Warns if a listener on another address than localhost needs no password.
-fn warn_if_open(config: &Config) {
-    let mut listeners = config.listeners().map(|(address, _)| address);
-    let open = listeners.find(|address| match address {
-        Address::Tcp { host, .. } => {
-            !(host == "localhost" || host == "::1" || host.starts_with("127."))
-        }
-        Address::Unix(_) => false,
-    });
-    if let Some(address) = open
-        && config.is_open()
-    {
-        warn!(
-            listen = %address,
-            "every client that reaches this address may use the server: set a password, or listen \
-             on 127.0.0.1"
-        );
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -452,7 +477,8 @@ mod tests {
         let seen = Arc::clone(&written);
         let notify: Notify = Arc::new(move |_| seen.store(true, Ordering::Release));
         let passwords = Rereader::default();
-        let notify = watching(notify, Arc::clone(&failed), passwords.clone());
+        let reloads = Reloads::new(passwords.clone());
+        let notify = watching(notify, Arc::clone(&failed), (passwords, reloads.clone()));
         let (worker, reason) = (0, "test".to_owned());
         notify(Notice::AcceptFailed {
             worker,
@@ -463,7 +489,7 @@ mod tests {
         assert!(written.load(Ordering::Acquire) && !failed.load(Ordering::Acquire));
         notify(Notice::WorkerFailed { worker, reason });
         let rates = &mut LineRates::default();
-        let event = wait(&mut signals, &mut None, &failed, (rates, &passwords));
+        let event = wait(&mut signals, &mut None, &failed, (rates, &reloads));
         assert!(matches!(event, StopCause::WorkerFailed));
     }
 }

@@ -176,9 +176,10 @@ impl SpawnedServer {
         let address = Address::Unix(self.socket.clone());
         BackendUrl {
             servers: BackendServers::Single(address),
+            tls: false,
             user: None,
             password: None,
-            password_file: None,
+            origin: None,
             source: None,
             db: 0,
             reads: Reads::default(),

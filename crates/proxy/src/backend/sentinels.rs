@@ -7,17 +7,29 @@
 //! With several names, it has the parameters of `redis-sharded://`, too.
 
 use std::fmt;
-use std::path::PathBuf;
 
 use respool_engine::limits::SENTINELS_WATCHED_MAX;
 use respool_engine::settings::{Address, Credentials, PasswordSource, PoolKind, ServerSettings};
 use respool_protocol::sentinel::{NAME_BYTES_MAX, SENTINELS_MAX};
 
+use super::OriginNames;
 use super::percent::percent_encode;
 use super::reads::PARAMETERS;
 use super::sharded::ShardedServers;
 use crate::address::{SENTINEL_PORT, parse_server_at};
-use crate::options::parse_path;
+use crate::passwords::PasswordOrigin;
+
+/// The parameters for the origin of the Sentinels' password.
+pub(crate) const SENTINEL_ORIGINS: OriginNames = OriginNames {
+    file: "sentinel-password-file",
+    command: "sentinel-password-command",
+};
+
+fn two_passwords() -> String {
+    "has two of sentinel-password, sentinel-password-file and sentinel-password-command: remove one \
+     of them"
+        .into()
+}
 
 /// The Sentinels, and the primaries that they monitor.
 #[derive(Clone, PartialEq, Eq)]
@@ -25,8 +37,8 @@ pub(crate) struct SentinelServers {
     sentinels: Vec<Address>,
     user: Option<String>,
     password: Option<String>,
-    /// The file with that password, if the URL names one.
-    pub(crate) password_file: Option<PathBuf>,
+    /// The origin of that password, if the URL names one.
+    pub(crate) origin: Option<PasswordOrigin>,
     source: Option<PasswordSource>,
     primaries: Vec<String>,
     /// The function from keys to primaries, if there are several.
@@ -34,6 +46,13 @@ pub(crate) struct SentinelServers {
 }
 
 impl SentinelServers {
+    /// Forgets the password if it comes from a file or command.
+    pub(crate) fn forget_renewable_password(&mut self) {
+        if self.source.is_some() {
+            self.password = None;
+        }
+    }
+
     /// See [`BackendUrl::links_min`](crate::backend::BackendUrl::links_min).
     pub(crate) fn links_min(&self) -> usize {
         2 * self.primaries.len() + self.sentinels.len().min(SENTINELS_WATCHED_MAX)
@@ -65,40 +84,44 @@ impl SentinelServers {
                 ));
             }
         }
-        let (mut user, mut password, mut password_file) = (None, None, None);
+        let (mut user, mut password, mut origin) = (None, None, None);
         let mut others = Vec::new();
         for (name, value) in parameters {
+            if let Some(named) = SENTINEL_ORIGINS.parse(name, &value) {
+                let before = origin.replace(named?);
+                if before.is_some_and(|before| SENTINEL_ORIGINS.name_of(&before) != name) {
+                    return Err(two_passwords());
+                }
+                continue;
+            }
             match name {
                 "sentinel-user" => user = Some(value),
                 "sentinel-password" => password = Some(value),
-                "sentinel-password-file" => password_file = Some(parse_path(&value)?),
                 "like" | "hash" | "distribution" | "hash-tag" if primaries.len() > 1 => {
                     others.push((name, value));
                 }
                 _ if primaries.len() > 1 => {
                     return Err(format!(
                         "the parameters after `?` are db, password-file, sentinel-user, \
-                         sentinel-password, sentinel-password-file, like, hash, distribution, \
-                         hash-tag, {PARAMETERS}"
+                         sentinel-password, sentinel-password-file, sentinel-password-command, \
+                         password-command, like, hash, distribution, hash-tag, {PARAMETERS}"
                     ));
                 }
                 _ => {
                     return Err(format!(
                         "the parameters after `?` are db, password-file, sentinel-user, \
-                         sentinel-password, sentinel-password-file, {PARAMETERS}"
+                         sentinel-password, sentinel-password-file, sentinel-password-command, \
+                         password-command, {PARAMETERS}"
                     ));
                 }
             }
         }
-        match (&password, &password_file) {
+        match (&password, &origin) {
             (None, None) if user.is_some() => {
                 return Err("has a sentinel-user without a sentinel-password".into());
             }
             (Some(_), Some(_)) => {
-                return Err(
-                    "has a sentinel-password and a sentinel-password-file: remove one of them"
-                        .into(),
-                );
+                return Err(two_passwords());
             }
             _ => {}
         }
@@ -110,7 +133,7 @@ impl SentinelServers {
             sentinels,
             user,
             password,
-            password_file,
+            origin,
             source: None,
             primaries,
             shards,
@@ -122,7 +145,7 @@ impl SentinelServers {
         self.sentinels.iter()
     }
 
-    /// Keeps the password of the Sentinels and the number of the file that it comes from.
+    /// Keeps the password of the Sentinels and the number of its origin.
     pub(crate) fn set_password(&mut self, (password, source): (String, PasswordSource)) {
         self.password = Some(password);
         self.source = Some(source);
@@ -166,11 +189,9 @@ impl SentinelServers {
         let hashing = self.shards.as_ref().map(ShardedServers::parameters);
         let hashing = hashing.into_iter().flatten();
         let hashing = hashing.filter(|(name, _)| *name != "names");
-        let file = self.password_file.as_ref().map(|path| {
-            let path = path.to_string_lossy().into_owned();
-            ("sentinel-password-file", path)
-        });
-        user.into_iter().chain(file).chain(hashing).collect()
+        let origin = self.origin.as_ref();
+        let origin = origin.map(|origin| SENTINEL_ORIGINS.parameter(origin));
+        user.into_iter().chain(origin).chain(hashing).collect()
     }
 }
 
@@ -292,13 +313,13 @@ mod tests {
                 "h",
                 "m",
                 &[("hash", "SECRET")],
-                "sentinel-user, sentinel-password, sentinel-password-file, reads,",
+                "sentinel-password-command, password-command, reads,",
             ),
             (
                 "h",
                 "m",
                 &[("SECRET", "SECRET")],
-                "sentinel-user, sentinel-password, sentinel-password-file, reads,",
+                "sentinel-password-command, password-command, reads,",
             ),
             ("h", "m,n", &[("SECRET", "SECRET")], "like, hash"),
             ("h", "m,n", &[("names", "SECRET")], "like, hash"),

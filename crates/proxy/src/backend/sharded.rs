@@ -93,8 +93,8 @@ impl ShardedServers {
                 }
                 _ => {
                     return Err(
-                        "the parameters after `?` are db, password-file, names, like, hash, \
-                         distribution and hash-tag"
+                        "the parameters after `?` are db, password-file, password-command, names, \
+                         like, hash, distribution and hash-tag"
                             .into(),
                     );
                 }

@@ -2,12 +2,12 @@
 
 use respool_engine::address_map::AddressMap;
 
-use super::checks::check_parts;
+use super::checks::check_subpools;
 use super::resolve::Resolved;
 use super::secrets::with_passwords;
-use super::{Backend, PartConfig, PoolConfig};
-use crate::backend::{BackendUrl, PASSWORD_FILE};
-use crate::passwords::PasswordFiles;
+use super::{Backend, PoolConfig, SubpoolConfig};
+use crate::backend::BackendUrl;
+use crate::passwords::{PasswordOrigin, RenewablePasswords};
 use crate::pools::{NamedPool, POOLS_MAX, PrefixRule, UNNAMED_POOL_OPTIONS, pool_problem};
 use crate::problem::Problem;
 use crate::spawn::Plan;
@@ -17,18 +17,19 @@ impl Resolved {
     /// is left out; it is a problem already.
     pub(super) fn pools(
         &self,
-        files: &mut PasswordFiles,
+        passwords: &mut RenewablePasswords,
         problems: &mut Vec<Problem>,
     ) -> Vec<PoolConfig> {
         if !self.has_named_pools() {
             return vec![PoolConfig {
                 name: None,
-                listen: self.values.listen.clone(),
-                backend: self.backend(files, problems),
+                listen: self.unnamed_listeners(),
+                backend: self.backend(passwords, problems),
                 flush: None,
                 announce: self.values.announce.clone(),
                 shows: self.values.shows,
                 address_map: self.address_map(None, problems),
+                is_required: self.values.ready_requires_server,
                 prefixes: Vec::new(),
             }];
         }
@@ -54,33 +55,30 @@ impl Resolved {
             let Some((url, place)) = &pool.backend else {
                 continue;
             };
-            check_parts(pool, url, problems);
+            check_subpools(pool, url, problems);
             let mut wrong =
                 |what: String| problems.push(pool_problem(Some(name), "backend", place, what));
             if let Some(user) = url.user.as_ref().filter(|_| !url.has_password()) {
                 wrong(format!(
                     "names the user `{user}` and no password: write it behind a colon, or give \
-                     `password-file`"
+                     `password-file` or `password-command`"
                 ));
             }
-            let url = with_passwords(url, PASSWORD_FILE, files, &mut wrong);
+            let url = with_passwords(url, None, passwords, &mut wrong);
             named.push(PoolConfig {
                 name: Some(name.to_owned()),
-                listen: pool
-                    .listen
-                    .iter()
-                    .map(|(address, _)| address.clone())
-                    .collect(),
+                listen: pool.listen.iter().map(|(at, _)| at.clone()).collect(),
                 backend: Backend::Server(Box::new(url)),
                 flush: self.rule_of(pool),
                 announce: self.values_of(pool).announce,
                 shows: self.values_of(pool).shows,
                 address_map: self.address_map(Some(pool), problems),
+                is_required: self.values_of(pool).ready_requires_server,
                 prefixes: {
                     let prefixes = pool.prefixes.iter();
-                    let part = |part: &PrefixRule<BackendUrl>| PartConfig {
+                    let part = |part: &PrefixRule<BackendUrl>| SubpoolConfig {
                         prefix: part.prefix.clone(),
-                        url: with_passwords(&part.url, PASSWORD_FILE, files, &mut |what| {
+                        url: with_passwords(&part.url, None, passwords, &mut |what| {
                             let what = format!("`{}`: {what}", part.prefix);
                             problems.push(pool_problem(Some(name), "prefixes", &part.place, what));
                         }),
@@ -130,7 +128,7 @@ impl Resolved {
     /// The servers of the one pool: of `backend` and `spawn`, the option of the later layer.
     pub(super) fn backend(
         &self,
-        files: &mut PasswordFiles,
+        passwords: &mut RenewablePasswords,
         problems: &mut Vec<Problem>,
     ) -> Backend {
         let values = &self.values;
@@ -155,17 +153,30 @@ impl Resolved {
         let in_url = url.has_password().then_some("backend");
         let literal = values.backend_password.as_ref();
         let literal = literal.map(|_| "backend-password");
-        let file = values.backend_password_file.as_ref();
-        let file = file.map(|_| "backend-password-file");
-        match self.latest(&[in_url, literal, file], problems) {
+        let file = values.backend_password_file.clone();
+        let file = file.map(PasswordOrigin::File);
+        let command = values.backend_password_command.clone();
+        let command = command.map(PasswordOrigin::Command);
+        let given = [
+            in_url,
+            literal,
+            file.as_ref().map(|_| "backend-password-file"),
+            command.as_ref().map(|_| "backend-password-command"),
+        ];
+        let mut by_option = None;
+        match self.latest(&given, problems) {
             None | Some("backend") => {}
             Some("backend-password") => {
                 url.password.clone_from(&values.backend_password);
-                url.password_file = None;
+                url.origin = None;
             }
-            Some(_) => {
+            Some(name) => {
                 url.password = None;
-                url.password_file.clone_from(&values.backend_password_file);
+                url.origin = match name {
+                    "backend-password-file" => file,
+                    _ => command,
+                };
+                by_option = Some(name);
             }
         }
         if let Some(user) = url.user.as_ref().filter(|_| !url.has_password()) {
@@ -175,12 +186,10 @@ impl Resolved {
             );
             problems.push(Problem::of_option("backend", self.place("backend"), what));
         }
-        let by_option = file.filter(|_| url.password_file == values.backend_password_file);
-        let (name, option) = match by_option {
-            Some(name) => (name, "--backend-password-file"),
-            None => ("backend", PASSWORD_FILE),
-        };
+        let name = by_option.unwrap_or("backend");
+        let option = by_option.map(|name| format!("--{name}"));
         let mut wrong = |what| problems.push(Problem::of_option(name, self.place(name), what));
-        Backend::Server(Box::new(with_passwords(&url, option, files, &mut wrong)))
+        let url = with_passwords(&url, option.as_deref(), passwords, &mut wrong);
+        Backend::Server(Box::new(url))
     }
 }

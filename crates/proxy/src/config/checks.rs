@@ -1,5 +1,8 @@
 //! Checks of the pools: listeners, servers, address maps and links.
 
+use std::os::unix::fs::FileTypeExt;
+use std::path::Path;
+
 use respool_engine::settings::Address;
 use respool_protocol::cluster::Endpoint;
 use respool_protocol::hashing::SERVERS_MAX;
@@ -22,7 +25,7 @@ impl Resolved {
                     continue;
                 };
                 let to = Address::Tcp { host, port };
-                let mut listeners = listen.iter().map(|(_, address, _)| *address);
+                let mut listeners = listen.iter().map(|(_, at, _)| &at.address);
                 if let Some(listener) = listeners.find(|address| reaches(address, &to)) {
                     let what = format!(
                         "`{entry}` leads to {listener}, where respool listens: it would connect to \
@@ -62,13 +65,14 @@ impl Resolved {
     /// Checks that each address is one listener, and that no server is at a listener.
     pub(super) fn check_listeners(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
         let listen = self.listeners();
-        for (index, &(pool, address, place)) in listen.iter().enumerate() {
+        for (index, (pool, at, place)) in listen.iter().enumerate() {
+            let (pool, address) = (*pool, &at.address);
             let mut problem =
-                |what: String| problems.push(pool_problem(pool, "listen", place, what));
+                |what: String| problems.push(pool_problem(pool, at.option(), place, what));
             let any_port = matches!(address, Address::Tcp { port: 0, .. });
             let same = listen[..index]
                 .iter()
-                .find(|(_, other, _)| *other == address);
+                .find(|(_, other, _)| other.address == *address);
             match same {
                 _ if any_port => {}
                 Some((Some(other), ..)) if Some(*other) != pool => problem(format!(
@@ -85,6 +89,68 @@ impl Resolved {
                     ));
                 }
             }
+        }
+    }
+
+    /// Checks that the pages about the process have an address of their own.
+    pub(super) fn check_metrics(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
+        const NAME: &str = "metrics-listen";
+        let Some(address) = &self.values.metrics_listen else {
+            return;
+        };
+        let mut problem =
+            |what: String| problems.push(Problem::of_option(NAME, self.place(NAME), what));
+        let any_port = matches!(address, Address::Tcp { port: 0, .. });
+        let listeners = self.listeners();
+        if !any_port && listeners.iter().any(|(_, at, _)| at.address == *address) {
+            problem(format!(
+                "`{address}` is a listener for clients already: choose another port"
+            ));
+        }
+        if let Some(server) = servers(pools).find(|server| reaches(address, server)) {
+            problem(format!(
+                "`{address}` is the address of the backend {server}: choose another port"
+            ));
+        }
+    }
+
+    /// Checks that the control socket can be made. Its directory may be made at the start, as
+    /// systemd makes those in /run.
+    pub(super) fn check_control_socket(&self, problems: &mut Vec<Problem>) {
+        const NAME: &str = "control-socket";
+        let Some(path) = &self.values.control_socket else {
+            return;
+        };
+        let mut problem =
+            |what: String| problems.push(Problem::of_option(NAME, self.place(NAME), what));
+        let Some(directory) = path.parent() else {
+            return problem("`/` is a directory: name a file in one".into());
+        };
+        let listeners = self.listeners();
+        let is_same =
+            |listener: &Address| matches!(listener, Address::Unix(other) if other == path);
+        if listeners.iter().any(|(_, at, _)| is_same(&at.address)) {
+            return problem(format!(
+                "`{}` is a listener for clients already: choose another path",
+                path.display()
+            ));
+        }
+        let directory = match directory.as_os_str().is_empty() {
+            true => Path::new("."),
+            false => directory,
+        };
+        if std::fs::metadata(directory).is_ok_and(|meta| !meta.is_dir()) {
+            return problem(format!(
+                "`{}` is no directory: choose another path",
+                directory.display()
+            ));
+        }
+        let meta = std::fs::symlink_metadata(path);
+        if meta.is_ok_and(|meta| !meta.file_type().is_socket()) {
+            problem(format!(
+                "`{}` exists and is no socket: remove it, or choose another path",
+                path.display()
+            ));
         }
     }
 
@@ -140,7 +206,7 @@ impl Resolved {
 }
 
 /// Checks the prefixes of a pool, whose other keys are at `url`.
-pub(super) fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) {
+pub(super) fn check_subpools(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec<Problem>) {
     let name = Some(pool.name.as_str());
     if pool.prefixes.len() > PREFIXES_MAX {
         let what = format!(
@@ -175,7 +241,7 @@ pub(super) fn check_parts(pool: &NamedPool, url: &BackendUrl, problems: &mut Vec
         if let Some(user) = part.user.as_ref().filter(|_| !part.has_password()) {
             problem(format!(
                 "names the user `{user}` and no password: write it behind a colon, or give \
-                 `password-file`"
+                 `password-file` or `password-command`"
             ));
         }
         for member in members(part) {

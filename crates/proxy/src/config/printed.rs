@@ -39,6 +39,7 @@ impl Resolved {
         // Of two options that exclude each other, the overruled one would make the file wrong.
         let overruled = match name {
             name if UNNAMED_POOL_OPTIONS.contains(&name) && self.has_named_pools() => true,
+            "listen" => self.is_tls_only(),
             "backend" => values.spawn && self.place("spawn").layer() >= place.layer(),
             "spawn" => values.spawn && self.place("backend").layer() > place.layer(),
             "spawn-program" | "spawn-memory-bytes" => {

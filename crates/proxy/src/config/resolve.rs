@@ -2,8 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use respool_engine::settings::{Address, FlushRule};
+use respool_engine::settings::FlushRule;
 
+use crate::address::ListenAt;
 use crate::options::{OptionKind, Topic, Values};
 use crate::pools::{NamedPool, PoolOption};
 use crate::problem::{ConfigPlace, Problem};
@@ -51,6 +52,17 @@ impl Resolved {
             resolved.places.insert(given.option.name, given.place);
         }
         (resolved, problems)
+    }
+
+    /// The values of the options for all pools.
+    pub(crate) fn values_of_all(&self) -> Values {
+        self.values.clone()
+    }
+
+    /// The values for the pool of that name; those of all pools if there is none.
+    pub(crate) fn values_of_pool(&self, name: &str) -> Values {
+        let pool = self.values.pools.iter().find(|pool| pool.name == name);
+        pool.map_or_else(|| self.values.clone(), |pool| self.values_of(pool))
     }
 
     /// The place of an option in the latest layer that gives it.
@@ -122,19 +134,39 @@ impl Resolved {
     }
 
     /// Every listener, with the name of its pool and its place.
-    pub(super) fn listeners(&self) -> Vec<(Option<&str>, &Address, &ConfigPlace)> {
-        let values = &self.values;
+    pub(super) fn listeners(&self) -> Vec<(Option<&str>, ListenAt, &ConfigPlace)> {
         if !self.has_named_pools() {
-            let place = self.place("listen");
-            let listen = values.listen.iter();
-            return listen.map(|address| (None, address, place)).collect();
+            let listen = self.unnamed_listeners().into_iter();
+            let with_place = |at: ListenAt| {
+                let place = self.place(at.option());
+                (None, at, place)
+            };
+            return listen.map(with_place).collect();
         }
         let mut listeners = Vec::new();
-        for pool in &values.pools {
+        for pool in &self.values.pools {
             let its = pool.listen.iter();
-            listeners
-                .extend(its.map(|(address, place)| (Some(pool.name.as_str()), address, place)));
+            listeners.extend(its.map(|(at, place)| (Some(pool.name.as_str()), at.clone(), place)));
         }
         listeners
+    }
+
+    /// The listeners of the one pool without a name.
+    pub(super) fn unnamed_listeners(&self) -> Vec<ListenAt> {
+        let values = &self.values;
+        let at = |tls| {
+            move |address: &_| ListenAt {
+                address: Clone::clone(address),
+                tls,
+            }
+        };
+        let plain = values.listen.iter().filter(|_| !self.is_tls_only());
+        let tls = values.tls_listen.iter().map(at(true));
+        plain.map(at(false)).chain(tls).collect()
+    }
+
+    /// Whether `tls-listen` takes the place of the default of `listen`.
+    pub(super) fn is_tls_only(&self) -> bool {
+        !self.values.tls_listen.is_empty() && !self.places.contains_key("listen")
     }
 }

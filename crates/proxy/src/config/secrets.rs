@@ -5,15 +5,16 @@ use std::path::Path;
 use respool_engine::settings::{PasswordSource, User};
 
 use super::resolve::Resolved;
-use crate::backend::{BackendServers, BackendUrl};
-use crate::passwords::{PasswordFiles, readable_by_others};
+use crate::backend::{BackendServers, BackendUrl, ORIGINS, SENTINEL_ORIGINS};
+use crate::passwords::{PasswordOrigin, RenewablePasswords, readable_by_others};
 use crate::problem::{ConfigPlace, Problem};
+use crate::tls_files::TlsFiles;
 
 impl Resolved {
     /// The users that may connect: `default`, if there is a password, and the named ones.
     pub(super) fn users(
         &self,
-        files: &mut PasswordFiles,
+        passwords: &mut RenewablePasswords,
         problems: &mut Vec<Problem>,
     ) -> Vec<User> {
         let values = &self.values;
@@ -24,7 +25,7 @@ impl Resolved {
             Some("password") => values.password.clone().map(|password| (password, None)),
             Some(name) => {
                 let path = values.password_file.as_deref();
-                let read = path.and_then(|path| self.read_secret(name, path, files, problems));
+                let read = path.and_then(|path| self.read_secret(name, path, passwords, problems));
                 read.map(|(password, source)| (password, Some(source)))
             }
         };
@@ -50,27 +51,37 @@ impl Resolved {
         users
     }
 
-    /// Reads the password file that an option names. Returns the password and the number of the
-    /// file.
+    /// Reads the password file that an option names. Returns the password and the number of its
+    /// origin.
     pub(super) fn read_secret(
         &self,
         name: &str,
         path: &Path,
-        files: &mut PasswordFiles,
+        passwords: &mut RenewablePasswords,
         problems: &mut Vec<Problem>,
     ) -> Option<(String, PasswordSource)> {
-        let secret = files.read(&format!("--{name}"), path);
+        let origin = PasswordOrigin::File(path.to_owned());
+        let secret = passwords.read(&format!("--{name}"), &origin);
         secret
             .map_err(|what| problems.push(Problem::of_option(name, self.place(name), what)))
             .ok()
     }
 
-    /// Warnings about files with passwords that other users of the machine may read.
-    pub(super) fn readable_secrets(&self, files: &PasswordFiles) -> Vec<String> {
+    /// Warnings about files with passwords or private keys that other users of the machine may
+    /// read.
+    pub(super) fn readable_secrets(
+        &self,
+        passwords: &RenewablePasswords,
+        tls: &TlsFiles,
+    ) -> Vec<String> {
         let config = self.file_with_secrets();
-        let config = config.and_then(|path| readable_by_others(Path::new(&path)));
+        let config = config.and_then(|path| readable_by_others(Path::new(&path), "a password"));
         let config = config.map(|warning| format!("--config: {warning}"));
-        files.warnings().chain(config).collect()
+        let keys = tls.keys().filter_map(|(option, path)| {
+            let warning = readable_by_others(path, "a private key")?;
+            Some(format!("--{option}: {warning}"))
+        });
+        passwords.warnings().chain(config).chain(keys).collect()
     }
 
     /// The path of the configuration file, if it has a password.
@@ -99,17 +110,18 @@ impl Resolved {
     }
 }
 
-/// The same URL with the passwords from the files that it names. `option` is the name of the option
-/// or parameter for the password file of its servers, for errors.
+/// The same URL with the passwords from the origins that it names. `option` is the option for the
+/// origin of its servers' password, for messages; `None`: it is a parameter of the URL.
 pub(super) fn with_passwords(
     url: &BackendUrl,
-    option: &str,
-    files: &mut PasswordFiles,
+    option: Option<&str>,
+    passwords: &mut RenewablePasswords,
     wrong: &mut dyn FnMut(String),
 ) -> BackendUrl {
     let mut url = url.clone();
-    if let Some(path) = &url.password_file {
-        match files.read(option, path) {
+    if let Some(origin) = &url.origin {
+        let name = option.unwrap_or_else(|| ORIGINS.name_of(origin));
+        match passwords.read(name, origin) {
             Ok((password, source)) => {
                 url.password = Some(password);
                 url.source = Some(source);
@@ -118,9 +130,9 @@ pub(super) fn with_passwords(
         }
     }
     if let BackendServers::Sentinel(sentinels) = &mut url.servers
-        && let Some(path) = &sentinels.password_file
+        && let Some(origin) = &sentinels.origin
     {
-        match files.read("sentinel-password-file", path) {
+        match passwords.read(SENTINEL_ORIGINS.name_of(origin), origin) {
             Ok(read) => sentinels.set_password(read),
             Err(what) => wrong(what),
         }

@@ -1,6 +1,7 @@
 //! Tests of configurations: layers, problems, passwords, printing.
 
 mod pools;
+mod tls;
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -10,7 +11,7 @@ use proptest::prelude::*;
 use self::pools::TWO_POOLS;
 use super::*;
 use crate::arguments::{self, Invocation};
-use crate::options::{OPTIONS, Opt, OptionKind, RENAMED, find};
+use crate::options::{OPTIONS, Opt, OptionKind, RENAMED, Topic, find};
 
 const ROOM: Room = Room {
     sessions_max: 7,
@@ -133,6 +134,20 @@ fn passwords_come_from_the_latest_layer() {
     );
     assert_eq!(
         password(good(url, &variable, &["--backend-password-file", path])),
+        who(Some("u"), "of the file")
+    );
+    let command = format!("/bin/cat {path}");
+    assert_eq!(
+        password(good(
+            url,
+            &variable,
+            &["--backend-password-command", &command]
+        )),
+        who(Some("u"), "of the file")
+    );
+    let in_url = format!("redis://u@h?password-command=/bin/cat%20{path}");
+    assert_eq!(
+        password(good("", &[], &["--backend", &in_url])),
         who(Some("u"), "of the file")
     );
 }
@@ -291,6 +306,11 @@ fn wrong_listener_or_backend_is_a_problem() {
 fn wrong_password_or_user_is_a_problem() {
     let (empty, binary) = (file_with("\n"), tempfile::NamedTempFile::new().unwrap());
     std::fs::write(binary.path(), [0xff]).unwrap();
+    let readable = file_with("a");
+    let two_origins = format!(
+        "backend-password-file = '{}'\nbackend-password-command = '/c'",
+        readable.path().display()
+    );
     let (empty, binary) = (
         empty.path().to_str().unwrap(),
         binary.path().to_str().unwrap(),
@@ -325,6 +345,26 @@ fn wrong_password_or_user_is_a_problem() {
             "",
             vec!["--password-file", binary],
             &format!("--password-file: `{binary}` is not UTF-8"),
+        ),
+        (
+            "",
+            vec!["--backend-password-command", "token"],
+            "--backend-password-command: must begin with the absolute path of a program",
+        ),
+        (
+            "",
+            vec!["--backend-password-command", "/bin/false"],
+            "--backend-password-command: `/bin/false` failed with exit status: 1",
+        ),
+        (
+            "",
+            vec!["--backend", "redis://h?password-command=/bin/false"],
+            "--backend: `/bin/false` failed with exit status: 1",
+        ),
+        (
+            two_origins.as_str(),
+            vec![],
+            "r.toml:2:1: backend-password-command: excludes `backend-password-file`",
         ),
         (
             "",
@@ -492,7 +532,7 @@ fn old_and_new_option_name_exclude_each_other() {
         assert_eq!(told, [problem]);
     }
     let overruled = good(&format!("{old} = 1"), &[], &["--session-pipeline-max=2"]);
-    assert_eq!(overruled.limits().session_depth_max, 2);
+    assert_eq!(overruled.limits().session_pipeline_max, 2);
     assert_eq!(overruled.warnings.len(), 1);
 }
 
@@ -575,6 +615,7 @@ fn samples(option: &'static Opt) -> BoxedStrategy<Vec<String>> {
         OptionKind::List { .. } => {
             let twice = match option.name {
                 "listen" => vec![":1".to_owned(), "unix:/a b".to_owned()],
+                "tls-listen" => vec![":4".to_owned(), "unix:/c d".to_owned()],
                 "pool" => vec!["a=:1=redis://h".to_owned(), "b=:2,:3=redis://h".to_owned()],
                 "address-map" => vec!["a:1=b:2".to_owned(), "c*=d*,[::1]=e".to_owned()],
                 _ => vec!["a:\"1\"".to_owned(), "b:'\\2".to_owned()],
@@ -619,18 +660,23 @@ proptest! {
 fn every_option_works_in_the_file() {
     let secret = file_with("a secret");
     let path = secret.path().to_str().unwrap();
-    for option in OPTIONS {
-        let text = if option.name.ends_with("password-file") {
-            path
-        } else {
-            option.example
+    let command = format!("/bin/cat {path}");
+    let folder = tempfile::tempdir().unwrap();
+    let control = folder.path().join("control.sock").display().to_string();
+    // Options of TLS need others beside them, and files: `tls::every_option_works_in_the_file`.
+    let options = OPTIONS.iter().filter(|option| option.topic != Topic::Tls);
+    for option in options {
+        let text = match option.name {
+            "password-file" | "backend-password-file" => path,
+            "backend-password-command" => command.as_str(),
+            "control-socket" => control.as_str(),
+            _ => option.example,
         };
-        let beside: &[&str] =
-            if option.topic == crate::options::Topic::Spawn && option.name != "spawn" {
-                &["--spawn"]
-            } else {
-                &[]
-            };
+        let beside: &[&str] = if option.topic == Topic::Spawn && option.name != "spawn" {
+            &["--spawn"]
+        } else {
+            &[]
+        };
         let file = format!("{} = {}", option.name, option.in_file(&[text.to_owned()]));
         let argument = format!("--{}={text}", option.name);
         let by_file = good(&file, &[], beside);
@@ -642,5 +688,55 @@ fn every_option_works_in_the_file() {
             "{}: the example is the default",
             option.name
         );
+    }
+}
+
+/// A reload has the workers of the start, even if `threads = auto` counts others by then.
+#[test]
+fn reload_keeps_the_number_of_workers() {
+    let mut before = good("threads = 'auto'", &[], &[]);
+    before.workers += 1;
+    let mut after = good("threads = 'auto'", &[], &[]);
+    after.keep_fixed(&before);
+    assert_eq!(after.workers, before.workers);
+}
+
+/// A control socket that cannot be made is a problem before the start.
+#[test]
+fn control_socket_that_cannot_be_made_is_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    std::fs::write(path("file"), "").unwrap();
+    let socket = std::os::unix::net::UnixListener::bind(path("socket")).unwrap();
+    for (name, problem) in [
+        ("file/socket".to_owned(), "is no directory"),
+        ("file".to_owned(), "is no socket"),
+        ("x".repeat(108), "at the most"),
+    ] {
+        let Err(problems) = resolve("", &[], &["--control-socket", &path(&name)]) else {
+            panic!("{name}");
+        };
+        assert!(problems[0].contains(problem), "{name}: {problems:?}");
+    }
+    for name in ["new", "socket", "missing/socket"] {
+        good("", &[], &["--control-socket", &path(name)]);
+    }
+    drop(socket);
+    let both = path("both");
+    let listen = format!("unix://{both}");
+    for (args, problem) in [
+        (
+            ["--control-socket", &both, "--listen", &listen],
+            "is a listener for clients already",
+        ),
+        (
+            ["--control-socket", "/", "--listen", "127.0.0.1:0"],
+            "is a directory",
+        ),
+    ] {
+        let Err(problems) = resolve("", &[], &args) else {
+            panic!("{args:?}");
+        };
+        assert!(problems[0].contains(problem), "{args:?}: {problems:?}");
     }
 }

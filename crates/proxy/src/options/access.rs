@@ -6,8 +6,9 @@ use super::parse::{
     DEBUG_OBJECT_PASSES, is_debug_object_passed, parse_commands, parse_mode, parse_path,
     parse_secret, parse_user,
 };
-use super::{OPTION, Opt, OptionKind, Topic};
+use super::{AtReload, OPTION, Opt, OptionKind, Topic};
 use crate::account;
+use crate::password_command::PasswordCommand;
 
 pub(super) const PASSWORD: Opt = Opt {
     name: "password",
@@ -27,6 +28,7 @@ pub(super) const PASSWORD: Opt = Opt {
     example: "a-long-one",
     variable: Some("RESPOOL_PASSWORD"),
     secret: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -48,9 +50,10 @@ pub(super) const PASSWORD_FILE: Opt = Opt {
     },
     value: "FILE",
     brief: "A file with the password of the user `default`",
-    more: "A line end behind the password is not part of it. respool reads the file again at \
-           SIGHUP. Sessions that have authenticated stay.",
+    more: "A line end behind the password is not part of it. A reload of the \
+           configuration reads the file again. Sessions that have authenticated stay.",
     example: "/run/credentials/respool/password",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -132,6 +135,7 @@ pub(super) const USER: Opt = Opt {
            server, every client is the one user that --backend names.",
     example: "alice:a-long-one",
     secret: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -174,6 +178,7 @@ pub(super) const REFUSE_COMMANDS: Opt = Opt {
            `!debug|object` lets DEBUG OBJECT pass though `debug` is refused. The given names \
            replace the default: the commands by which one client could harm all others.",
     example: "shutdown,flushall,config",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -195,6 +200,7 @@ pub(super) const BACKEND_PASSWORD: Opt = Opt {
     example: "a-long-one",
     variable: Some("RESPOOL_BACKEND_PASSWORD"),
     secret: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -217,9 +223,39 @@ pub(super) const BACKEND_PASSWORD_FILE: Opt = Opt {
     value: "FILE",
     brief: "A file with the password that respool sends to the server",
     more: "A line end behind the password is not part of it.\n\nrespool reads the file again when \
-           a server refuses the password, and at SIGHUP. New connections use the new password; \
+           a server refuses the password, and at a reload. New connections use the new password; \
            those that are up stay. If the file cannot be read or is empty, the earlier password \
            stays, and the log says so.",
     example: "/run/credentials/respool/backend-password",
+    at_reload: AtReload::Applies,
+    ..OPTION
+};
+
+pub(super) const BACKEND_PASSWORD_COMMAND: Opt = Opt {
+    name: "backend-password-command",
+    topic: Topic::Access,
+    kind: OptionKind::Text {
+        set: |values, text| {
+            values.backend_password_command = Some(PasswordCommand::parse(text)?);
+            Ok(())
+        },
+        get: |values| {
+            let command = values.backend_password_command.as_ref();
+            command.map(PasswordCommand::to_string)
+        },
+        or_number: false,
+    },
+    value: "COMMAND",
+    brief: "A command that prints the password for the server, as for tokens",
+    more: "For tokens that expire: IAM of a cloud, or a vault. The command is the absolute path of \
+           a program and its arguments, with spaces between them; there is no shell. It prints \
+           the password on one line, and may print the lifetime of the password in seconds on a \
+           second line. It has 10 seconds for that.\n\nrespool runs the command at the start, when \
+           three quarters of the lifetime are over, when a server refuses the password, and at a \
+           reload. New connections use the new password, and those that are up authenticate with \
+           it. If the command fails, the earlier password stays, the log says so, and respool \
+           tries again.",
+    example: "/usr/local/bin/cache-token --user app",
+    at_reload: AtReload::Applies,
     ..OPTION
 };

@@ -3,9 +3,10 @@
 use respool_engine::address_map::MapEntry;
 use respool_engine::settings::{Address, Announced, Shows};
 
+use super::parse::parse_path;
 use super::values::{THREADS_MAX, Threads};
-use super::{OPTION, Opt, OptionKind};
-use crate::address::{parse_announced, parse_listener};
+use super::{AtReload, OPTION, Opt, OptionKind};
+use crate::address::{check_unix_path_len, parse_announced, parse_listener};
 use crate::backend::parse_backend;
 use crate::pools::NamedPool;
 
@@ -26,6 +27,7 @@ pub(super) const LISTEN: Opt = Opt {
            of the log names it.\n\nEach client that reaches a listener may use the server behind \
            it: set a password before listening on more than this machine.",
     example: "0.0.0.0:6380",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -44,8 +46,10 @@ pub(super) const BACKEND: Opt = Opt {
     more: "redis://[USER:PASSWORD@]HOST[:PORT][/DB] or unix://[USER:PASSWORD@]/path[?db=N] is one \
            server. Reserved characters in a part are written %XX. Sessions start in the database \
            DB and reach the others by SELECT. Database numbers are the server's, also in MOVE, \
-           COPY and SWAPDB. The port is 6379 unless given. TLS (rediss://) is not \
-           supported.\n\nThe server need not be up when respool starts: respool keeps trying, and \
+           COPY and SWAPDB. The port is 6379 unless given.\n\nFor TLS \
+           to the servers, write rediss in place of redis: rediss://, rediss-sharded://, \
+           rediss-cluster://, rediss-sentinel://. There, Sentinels are reached over TLS, too. \
+           Options that begin with server-tls say how certificates are checked.\n\nThe server need not be up when respool starts: respool keeps trying, and \
            until the server answers, clients get an error that says so. respool resolves the host \
            name at every attempt to \
            connect.\n\nredis-sharded://HOST:PORT:WEIGHT,HOST:PORT:WEIGHT/DB?PARAMETERS divides the \
@@ -69,7 +73,9 @@ pub(super) const BACKEND: Opt = Opt {
            password are those of the servers, and the database stands behind the names (/NAME/DB). \
            The parameters sentinel-user and sentinel-password are the login for the \
            Sentinels.\n\nWith the parameter password-file=PATH the password stands in a file, with \
-           sentinel-password-file=PATH that of the Sentinels: see backend-password-file.\n\nIn \
+           sentinel-password-file=PATH that of the Sentinels: see backend-password-file. In the same \
+           way password-command and sentinel-password-command name commands: see \
+           backend-password-command; write a space as %20.\n\nIn \
            front of a Cluster or Sentinels, the parameter reads says at which servers keys are \
            read: primary; prefer-primary, the primary while it is up; replica; prefer-replica, a \
            replica, or the primary if there is none; nearest, the nearest of all of them. \
@@ -79,6 +85,7 @@ pub(super) const BACKEND: Opt = Opt {
            that sends READWRITE reads at primaries for own-writes-ms (1000; 0: always) after each \
            of its writes; with own-writes=all every session does.",
     example: "redis://10.0.0.7:6379/0",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -96,14 +103,15 @@ pub(super) const POOL: Opt = Opt {
     brief: "A pool with its own listeners; may be given several times",
     more: "Several pools in one process, instead of --listen and --backend. NAME is the name of \
            the pool in the log and in INFO. LISTEN is one of its addresses, or several with commas \
-           between them. URL is as for --backend, with the user and the password for this \
-           pool. In the file, a table for each pool is easier to read, at the end of the file: \
-           [pool.NAME] with the keys `listen` and `backend`, and those of the options below that \
+           between them; `tls:` in front of an address means TLS. URL is as for --backend, with \
+           the user and the password for this pool. In the file, a table for each pool is easier to read, at the end of the file: \
+           [pool.NAME] with the keys `listen`, `tls-listen` and `backend`, and those of the options below that \
            say so. There, [pool.NAME.prefixes] may have URLs of any kind for keys with a certain \
            prefix, and may strip the prefix.\n\nA client's requests go to the pool whose listener \
            it has reached, and to no other. All pools share the workers and all other options, \
            also the users of respool.",
     example: "pages=127.0.0.1:6381=redis://10.0.0.8",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -126,6 +134,7 @@ pub(super) const ANNOUNCE: Opt = Opt {
            listeners of a pool; without a port, each listener names its own.",
     example: "cache.example:6380",
     per_pool: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -185,6 +194,7 @@ pub(super) const ADDRESS_MAP: Opt = Opt {
            is mapped once. The map does not hold for the addresses in --backend.",
     example: "10.0.0.1:6379=127.0.0.1:7001",
     per_pool: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -217,5 +227,30 @@ pub(super) const THREADS: Opt = Opt {
            server, so fewer workers make larger batches. One worker is enough until its core is \
            busy, and it leaves the other cores to the server.",
     example: "1",
+    ..OPTION
+};
+
+pub(super) const CONTROL_SOCKET: Opt = Opt {
+    name: "control-socket",
+    kind: OptionKind::Text {
+        set: |values, text| {
+            let path = parse_path(text)?;
+            check_unix_path_len(&path)?;
+            values.control_socket = Some(path);
+            Ok(())
+        },
+        get: |values| {
+            values
+                .control_socket
+                .as_deref()
+                .map(|path| path.display().to_string())
+        },
+        or_number: false,
+    },
+    value: "PATH",
+    brief: "A socket in the file system for `respool reload`",
+    more: "Only the user of respool and root may connect: the socket has the mode 0600. Without \
+           this option there is no such socket, and SIGHUP alone reloads the configuration.",
+    example: "/run/respool/control.sock",
     ..OPTION
 };

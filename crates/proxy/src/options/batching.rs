@@ -3,7 +3,7 @@
 use respool_engine::settings::{Aim, FlushRule};
 
 use super::number::{Unit, number};
-use super::{OPTION, Opt, OptionKind, Topic};
+use super::{AtReload, OPTION, Opt, OptionKind, Topic};
 
 pub(super) const FLUSH_RULE: Opt = Opt {
     name: "flush-rule",
@@ -32,6 +32,7 @@ pub(super) const FLUSH_RULE: Opt = Opt {
            work at any load.",
     example: "latency",
     per_pool: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -53,6 +54,7 @@ pub(super) const MAX_DELAY_US: Opt = Opt {
            batches wait at all is up to --flush-rule.",
     example: "500",
     per_pool: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -71,6 +73,7 @@ pub(super) const FUSE: Opt = Opt {
            MSET.",
     example: "false",
     per_pool: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -89,6 +92,7 @@ pub(super) const FUSED_KEYS_MAX: Opt = Opt {
            Such an MGET or MSET has at most 8 KiB, too.",
     example: "64",
     per_pool: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -102,5 +106,6 @@ pub(super) const COLLAPSE: Opt = Opt {
            different keys in one pipeline and need them read in that order while others write.",
     example: "false",
     per_pool: true,
+    at_reload: AtReload::Applies,
     ..OPTION
 };

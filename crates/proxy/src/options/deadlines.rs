@@ -1,16 +1,22 @@
 //! Options for deadlines, pauses and outages.
 
-use respool_engine::settings::{AwayError, LostSubscriptions};
+use respool_engine::settings::{LostSubscriptions, ServerDownError};
 
 use super::number::{DAY_MS, Unit, number, number_or_zero};
-use super::{OPTION, Opt, OptionKind, Topic};
+use super::{AtReload, OPTION, Opt, OptionKind, Topic};
+
+/// The longest deadline of a request: 8 hours. The engine's times of requests wrap after 9.5 hours.
+const REQUEST_MS_MAX: u64 = 8 * 60 * 60 * 1_000;
 
 pub(super) const REQUEST_TIMEOUT_MS: Opt = Opt {
     name: "request-timeout-ms",
     topic: Topic::Deadlines,
-    kind: number_or_zero(Unit::Milliseconds, (1, DAY_MS), "no deadline", |values| {
-        &mut values.timeouts.request_ms
-    }),
+    kind: number_or_zero(
+        Unit::Milliseconds,
+        (1, REQUEST_MS_MAX),
+        "no deadline",
+        |values| &mut values.timeouts.request_ms,
+    ),
     value: "TIME",
     brief: "The longest time from reading a request to its reply",
     more: "After this time, the client gets an error that says whether the request was sent to \
@@ -18,6 +24,7 @@ pub(super) const REQUEST_TIMEOUT_MS: Opt = Opt {
            before the request is sent count: for a link, for the handshake of the link, for an \
            answer about rights.",
     example: "2s",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -32,6 +39,7 @@ pub(super) const CONNECT_TIMEOUT_MS: Opt = Opt {
     more: "After this time, the attempt fails. The next one follows after a pause: see \
            `reconnect-min-ms`.",
     example: "500",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -49,6 +57,7 @@ pub(super) const LINK_STALL_MS: Opt = Opt {
            link, up to ten times as long. Keep the value above the duration of the longest other \
            command that the server runs.",
     example: "60s",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -63,6 +72,7 @@ pub(super) const RECONNECT_MIN_MS: Opt = Opt {
     more: "It doubles from attempt to attempt, with jitter, and starts anew after a connection \
            that lasted a second. A connection that is lost sooner counts as a failed attempt.",
     example: "10",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -76,6 +86,7 @@ pub(super) const RECONNECT_MAX_MS: Opt = Opt {
     brief: "The longest pause between two attempts to connect",
     more: "",
     example: "1s",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -94,6 +105,7 @@ pub(super) const OUTAGE_HOLD_MS: Opt = Opt {
            errors either if it takes less: a Cluster needs its `cluster-node-timeout` and some two \
            seconds, Sentinels need `down-after-milliseconds` and about one.",
     example: "500",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -102,19 +114,19 @@ pub(super) const SERVER_DOWN_ERROR: Opt = Opt {
     topic: Topic::Deadlines,
     kind: OptionKind::Text {
         set: |values, text| {
-            values.away_error = match text {
-                "loading" => AwayError::Loading,
-                "tryagain" => AwayError::TryAgain,
-                "notsent" => AwayError::NotSent,
+            values.server_down_error = match text {
+                "loading" => ServerDownError::Loading,
+                "tryagain" => ServerDownError::TryAgain,
+                "notsent" => ServerDownError::NotSent,
                 _ => return Err("must be `loading`, `tryagain` or `notsent`".into()),
             };
             Ok(())
         },
         get: |values| {
-            Some(match values.away_error {
-                AwayError::Loading => "loading".into(),
-                AwayError::TryAgain => "tryagain".into(),
-                AwayError::NotSent => "notsent".into(),
+            Some(match values.server_down_error {
+                ServerDownError::Loading => "loading".into(),
+                ServerDownError::TryAgain => "tryagain".into(),
+                ServerDownError::NotSent => "notsent".into(),
             })
         },
         or_number: false,
@@ -126,6 +138,7 @@ pub(super) const SERVER_DOWN_ERROR: Opt = Opt {
            a pipeline gets NOTSENT in any case, because libraries repeat the whole pipeline for \
            the others.",
     example: "tryagain",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -155,6 +168,7 @@ pub(super) const LOST_SUBSCRIPTIONS: Opt = Opt {
            client learns that it may have missed messages, and subscribes again. With `keep`, \
            respool subscribes again, and the client does not learn of it.",
     example: "keep",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -172,6 +186,7 @@ pub(super) const LOGIN_CHECK_MS: Opt = Opt {
            connections. Each worker checks on a connection of its own, while it has sessions, and \
            not if `password` or `user` is set.",
     example: "200",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -185,6 +200,7 @@ pub(super) const SESSION_IDLE_MS: Opt = Opt {
     brief: "How long a session may send no request before it is closed",
     more: "A session with an incomplete request is closed, too, once it sends nothing for as long.",
     example: "1h",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -199,6 +215,7 @@ pub(super) const AUTHENTICATE_TIMEOUT_MS: Opt = Opt {
     more: "Then respool closes it. A client must authenticate if there are users, or if the server \
            requires a password. respool looks at the time at least once a second.",
     example: "10s",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -212,7 +229,9 @@ pub(super) const DRAIN_TIMEOUT_MS: Opt = Opt {
     brief: "How long a stop waits for the replies to requests that arrived",
     more: "After SIGTERM or SIGINT, respool still answers the requests that have arrived. At the \
            timeout, it closes the sessions that are left, and the exit code is 1. A supervisor \
-           must wait longer than this before it kills respool.",
+           must wait longer than this before it kills respool. If a reload ends a pool, sessions \
+           with state at its servers are closed after this time, too.",
     example: "30s",
+    at_reload: AtReload::Applies,
     ..OPTION
 };

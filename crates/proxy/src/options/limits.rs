@@ -4,7 +4,7 @@ use respool_engine::limits::WORKER_MEMORY_BYTES_MIN;
 use respool_engine::settings::WhenFull;
 
 use super::number::{DAY_MS, NumberField, NumberKind, Unit, number};
-use super::{OPTION, Opt, OptionKind, Topic};
+use super::{AtReload, OPTION, Opt, OptionKind, Topic};
 
 pub(super) const SESSIONS_MAX: Opt = Opt {
     name: "sessions-max",
@@ -18,6 +18,7 @@ pub(super) const SESSIONS_MAX: Opt = Opt {
            At its start, respool raises its limit of open files as far as this needs. If it may \
            not, it warns and lowers the number of sessions to the limit.",
     example: "50000",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -25,12 +26,13 @@ pub(super) const SESSION_PIPELINE_MAX: Opt = Opt {
     name: "session-pipeline-max",
     topic: Topic::Limits,
     kind: number(Unit::Count, 1, 1_000_000, |values| {
-        &mut values.limits.session_depth_max
+        &mut values.limits.session_pipeline_max
     }),
     value: "COUNT",
     brief: "Requests of one session without a reply yet",
     more: "At the limit, respool does not read the session until replies have come.",
     example: "1000",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -45,6 +47,7 @@ pub(super) const SESSION_OUTPUT_SOFT_BYTES: Opt = Opt {
     more: "At the limit, respool does not read the session, and a link that is bringing it more \
            replies is no longer shared with other sessions.",
     example: "4MiB",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -65,6 +68,7 @@ pub(super) const SESSION_OUTPUT_HARD_BYTES: Opt = Opt {
            at the limit at once. A client that asks for many large values in one pipeline there \
            needs a larger limit.",
     example: "64MiB",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -79,6 +83,7 @@ pub(super) const SESSION_INPUT_BYTES_MAX: Opt = Opt {
     more: "Many libraries write a whole pipeline before they read. At the limit, a client that \
            reads nothing for `session-stall-ms` is closed.",
     example: "128MiB",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -93,6 +98,7 @@ pub(super) const SESSION_STALL_MS: Opt = Opt {
     more: "The hard output limit is `session-output-hard-bytes`. After this time, respool closes \
            the session.",
     example: "30s",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -111,6 +117,7 @@ pub(super) const HEAD_OF_LINE_STALL_MS: Opt = Opt {
            time that passes is taken off the sum. A session that held a link up shares links only \
            with others like it for a minute.",
     example: "200",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -129,6 +136,7 @@ pub(super) const REQUEST_HELD_BYTES_MAX: Opt = Opt {
            and BLPOP with thousands of names. respool reads as much ahead of a client that waits \
            (in BLPOP, in CLIENT PAUSE), to notice that it leaves.",
     example: "1MiB",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -148,6 +156,7 @@ pub(super) const STREAMING_LINKS_MAX: Opt = Opt {
            and FUNCTION STATS need one to each of them, and at the limit have two links more to \
            each server.",
     example: "4",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -168,6 +177,7 @@ pub(super) const LINKS_MAX: Opt = Opt {
            more to each server carries scripts that may be slow, and two more may replace links \
            that wait for a script.",
     example: "512",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -187,6 +197,7 @@ pub(super) const PINNED_LINKS_MAX: Opt = Opt {
            second, until one has a result or its time is over. XREAD BLOCK behind `$` and all \
            other requests wait for a link.",
     example: "4096",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -218,6 +229,7 @@ pub(super) const PINNED_LINKS_FULL: Opt = Opt {
            alone loses it, and its EXEC answers nil. SCRIPT KILL, FUNCTION KILL and FUNCTION STATS \
            have two links more to each server. With `refuse`, the request fails at once.",
     example: "refuse",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -231,6 +243,7 @@ pub(super) const TRANSACTION_BYTES_MAX: Opt = Opt {
     brief: "Bytes that a session may queue between MULTI and EXEC",
     more: "At the limit, respool refuses the request and the EXEC behind it.",
     example: "256MiB",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -244,6 +257,7 @@ pub(super) const SESSION_SUBSCRIPTIONS_MAX: Opt = Opt {
     brief: "Channels and patterns that one client may subscribe to",
     more: "respool refuses a subscription beyond the limit.",
     example: "1000",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -258,6 +272,7 @@ pub(super) const WORKER_SUBSCRIPTIONS_MAX: Opt = Opt {
     more: "The subscriptions of each client count, although respool subscribes to a channel once \
            for all of them. respool refuses a subscription beyond the limit.",
     example: "100000",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -265,12 +280,13 @@ pub(super) const LINK_UNANSWERED_REQUESTS_MAX: Opt = Opt {
     name: "link-unanswered-requests-max",
     topic: Topic::Limits,
     kind: number(Unit::Count, 1, 16 << 20, |values| {
-        &mut values.limits.link_ledger_max
+        &mut values.limits.link_unanswered_requests_max
     }),
     value: "COUNT",
     brief: "Requests on one link without a reply yet",
     more: "At the limit, the sessions that would add more wait.",
     example: "10000",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -288,6 +304,7 @@ pub(super) const LINK_UNANSWERED_BYTES_MAX: Opt = Opt {
     more: "respool keeps them until the reply comes. At the limit, the sessions that would add \
            more wait. The limit is at most a 64th of --worker-memory-bytes-max.",
     example: "16MiB",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -305,6 +322,7 @@ pub(super) const SERVER_OUTPUT_LIMITS: Opt = Opt {
            connection instead of answering. With --server-output-limits=false, respool does not \
            ask, and requests do not wait.",
     example: "false",
+    at_reload: AtReload::Applies,
     ..OPTION
 };
 
@@ -324,5 +342,6 @@ pub(super) const WORKER_MEMORY_BYTES_MAX: Opt = Opt {
            then those whose requests have been incomplete for long; it does not read the session \
            with the most unread replies. At the limit, it closes that session.",
     example: "512MiB",
+    at_reload: AtReload::Applies,
     ..OPTION
 };

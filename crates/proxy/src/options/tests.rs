@@ -21,7 +21,7 @@ fn every_engine_setting_is_an_option() {
     // A new field of the engine fails to compile here until it has an option.
     let Limits {
         sessions_max: _,
-        session_depth_max: _,
+        session_pipeline_max: _,
         session_output_soft_bytes: _,
         session_output_hard_bytes: _,
         session_stall_ms: _,
@@ -34,7 +34,7 @@ fn every_engine_setting_is_an_option() {
         worker_subscriptions_max: _,
         pinned_links_max: _,
         transaction_bytes_max: _,
-        link_ledger_max: _,
+        link_unanswered_requests_max: _,
         link_unanswered_bytes_max: _,
         worker_memory_bytes_max: _,
     } = Limits::default();
@@ -138,6 +138,9 @@ fn number_has_the_unit_of_its_name_or_its_own() {
     for (name, text, value) in [
         ("max-delay-us", "200", "200"),
         ("max-delay-us", "1ms", "1000"),
+        ("slowlog-slower-than-us", "2ms", "2000"),
+        ("slowlog-slower-than-us", "0", "0"),
+        ("slowlog-slower-than-us", "-1", "-1"),
         ("request-timeout-ms", "1500", "1500"),
         ("request-timeout-ms", "2s", "2000"),
         ("request-timeout-ms", "1500000us", "1500"),
@@ -150,6 +153,24 @@ fn number_has_the_unit_of_its_name_or_its_own() {
         ("sessions-max", "7", "7"),
     ] {
         assert_eq!(set(name, text), Ok(vec![value.into()]), "{name} {text}");
+    }
+}
+
+/// -1 switches the slow log off. Other times have a range.
+#[test]
+fn wrong_time_of_the_slow_log_is_an_error() {
+    for (text, error) in [
+        (
+            "2h",
+            "must be from 0 to 3600000000 (1h); or -1 (no slow log)",
+        ),
+        (
+            "-2",
+            "must be a whole number of microseconds, such as 200 or 1ms; or -1",
+        ),
+    ] {
+        let told = set("slowlog-slower-than-us", text).expect_err(text);
+        assert!(told.starts_with(error), "{text}: {told}");
     }
 }
 
@@ -195,7 +216,7 @@ fn wrong_value_is_an_error() {
         (
             "request-timeout-ms",
             "25h",
-            "must be from 1 to 86400000 (24h), or 0 (no deadline)",
+            "must be from 1 to 28800000 (8h), or 0 (no deadline)",
         ),
         (
             "worker-memory-bytes-max",

@@ -2,15 +2,18 @@
 
 use std::path::PathBuf;
 
+use respool_driver::tls::{ClientAuth, MinVersion};
 use respool_engine::address_map::MapEntry;
 use respool_engine::limits::Limits;
 use respool_engine::settings::{
-    Address, Announced, AwayError, FlushRule, LostSubscriptions, Shows, Timeouts, User, WhenFull,
+    Address, Announced, FlushRule, LostSubscriptions, ServerDownError, Shows, SlowLogSettings,
+    Timeouts, User, WhenFull,
 };
 use respool_protocol::commands::{self, CommandId};
 
 use crate::account::Account;
 use crate::backend::BackendUrl;
+use crate::password_command::PasswordCommand;
 use crate::pools::NamedPool;
 
 /// The values of all options, each valid by itself. [`crate::config`] checks them together.
@@ -23,9 +26,23 @@ pub(crate) struct Values {
     pub(crate) shows: Shows,
     pub(crate) address_map: Vec<MapEntry>,
     pub(crate) threads: Threads,
+    pub(crate) metrics_listen: Option<Address>,
+    pub(crate) ready_requires_server: bool,
+    pub(crate) control_socket: Option<PathBuf>,
     pub(crate) spawn: bool,
     pub(crate) spawn_program: Option<PathBuf>,
     pub(crate) spawn_memory_bytes: u64,
+    pub(crate) tls_listen: Vec<Address>,
+    pub(crate) tls_certs: Vec<PathBuf>,
+    pub(crate) tls_keys: Vec<PathBuf>,
+    pub(crate) tls_ca: Option<PathBuf>,
+    pub(crate) tls_client_auth: ClientAuth,
+    pub(crate) tls_min_version: MinVersion,
+    pub(crate) server_tls_ca: Option<PathBuf>,
+    pub(crate) server_tls_cert: Option<PathBuf>,
+    pub(crate) server_tls_key: Option<PathBuf>,
+    pub(crate) server_tls_name: Option<String>,
+    pub(crate) server_tls_verify: bool,
     pub(crate) socket_mode: u32,
     pub(crate) socket_owner: Option<Account>,
     pub(crate) socket_group: Option<Account>,
@@ -34,6 +51,7 @@ pub(crate) struct Values {
     pub(crate) users: Vec<User>,
     pub(crate) backend_password: Option<String>,
     pub(crate) backend_password_file: Option<PathBuf>,
+    pub(crate) backend_password_command: Option<PasswordCommand>,
     pub(crate) refused: Vec<CommandId>,
     pub(crate) passes_debug_object: bool,
     pub(crate) flush: FlushRule,
@@ -42,8 +60,10 @@ pub(crate) struct Values {
     pub(crate) limits: Limits,
     pub(crate) asks_output_limits: bool,
     pub(crate) pinned_links_full: WhenFull,
-    pub(crate) away_error: AwayError,
+    pub(crate) server_down_error: ServerDownError,
     pub(crate) lost_subscriptions: LostSubscriptions,
+    pub(crate) slow_log: SlowLogSettings,
+    pub(crate) hot_keys_sample: u32,
     pub(crate) log_format: LogFormat,
     pub(crate) log_level: LogLevel,
 }
@@ -62,9 +82,23 @@ impl Default for Values {
             shows: Shows::default(),
             address_map: Vec::new(),
             threads: Threads::Auto,
+            metrics_listen: None,
+            ready_requires_server: true,
+            control_socket: None,
             spawn: false,
             spawn_program: None,
             spawn_memory_bytes: 256 << 20,
+            tls_listen: Vec::new(),
+            tls_certs: Vec::new(),
+            tls_keys: Vec::new(),
+            tls_ca: None,
+            tls_client_auth: ClientAuth::default(),
+            tls_min_version: MinVersion::default(),
+            server_tls_ca: None,
+            server_tls_cert: None,
+            server_tls_key: None,
+            server_tls_name: None,
+            server_tls_verify: true,
             password: None,
             password_file: None,
             // As with other servers, a client that can reach the directory may connect.
@@ -74,6 +108,7 @@ impl Default for Values {
             users: Vec::new(),
             backend_password: None,
             backend_password_file: None,
+            backend_password_command: None,
             refused: commands::all().filter(|id| id.get().dangerous).collect(),
             // DEBUG OBJECT only reads, as DUMP does.
             passes_debug_object: true,
@@ -83,8 +118,10 @@ impl Default for Values {
             limits: Limits::default(),
             asks_output_limits: true,
             pinned_links_full: WhenFull::default(),
-            away_error: AwayError::default(),
+            server_down_error: ServerDownError::default(),
             lost_subscriptions: LostSubscriptions::default(),
+            slow_log: SlowLogSettings::default(),
+            hot_keys_sample: 0,
             log_format: LogFormat::Text,
             log_level: LogLevel::Info,
         }

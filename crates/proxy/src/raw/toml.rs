@@ -103,6 +103,7 @@ impl RawConfig {
             name: name.into(),
             place,
             listen: None,
+            tls_listen: None,
             backend: None,
             options: Vec::new(),
             prefixes: Vec::new(),
@@ -111,6 +112,7 @@ impl RawConfig {
             let key = || place_at(table.key(part).and_then(|key| key.span()));
             match part {
                 "listen" => pool.listen = Some(self.pool_texts(name, part, item, place_at)),
+                "tls-listen" => pool.tls_listen = Some(self.pool_texts(name, part, item, place_at)),
                 "backend" => pool.backend = Some(self.pool_texts(name, part, item, place_at)),
                 "prefixes" => self.add_prefixes(&mut pool, item, place_at),
                 _ => match find(part).filter(|option| option.per_pool) {
@@ -127,7 +129,7 @@ impl RawConfig {
         self.pools.push(pool);
     }
 
-    /// The texts of `listen` or `backend` of a pool; none after a problem.
+    /// The texts of `listen`, `tls-listen` or `backend` of a pool; none after a problem.
     fn pool_texts(
         &mut self,
         pool: &str,
@@ -135,7 +137,7 @@ impl RawConfig {
         item: &Item,
         place_at: &impl Fn(ByteSpan) -> ConfigPlace,
     ) -> Vec<(String, ConfigPlace)> {
-        let option = find(part).expect("`listen` and `backend` are options");
+        let option = find(part).expect("parts of a pool are options");
         let (span, what) = match texts(option, item) {
             Ok(texts) if texts.is_empty() => {
                 let what = "is empty: clients need at least one address";
@@ -336,7 +338,7 @@ fn unknown(name: &str, item: &Item) -> String {
 fn unknown_in_pool(pool: &str, key: &str) -> String {
     let own = OPTIONS.iter().filter(|option| option.per_pool);
     let own: Vec<&str> = own.map(|option| option.name).collect();
-    let known = ["listen", "backend", "prefixes"].into_iter();
+    let known = ["listen", "tls-listen", "backend", "prefixes"].into_iter();
     if let Some(remedy) = replaced(key) {
         return format!("unknown key `{key}` in [pool.{pool}]: {remedy}");
     }
@@ -354,8 +356,8 @@ fn unknown_in_pool(pool: &str, key: &str) -> String {
         }
         Some(meant) => format!("unknown key `{key}` in [pool.{pool}]: did you mean `{meant}`?"),
         None => format!(
-            "unknown key `{key}` in [pool.{pool}]: a pool may have `listen`, `backend`, `prefixes`, \
-             `{}`",
+            "unknown key `{key}` in [pool.{pool}]: a pool may have `listen`, `tls-listen`, `backend`, \
+             `prefixes`, `{}`",
             own.join("`, `")
         ),
     }
@@ -421,8 +423,8 @@ mod tests {
                 "r.toml:1:1: unknown key `max_delay_us`: did you mean `max-delay-us`?",
             ),
             (
-                "tls-cert = 1",
-                "r.toml:1:1: unknown key `tls-cert`: `respool serve --help` lists all keys",
+                "quux = 1",
+                "r.toml:1:1: unknown key `quux`: `respool serve --help` lists all keys",
             ),
             (
                 "[limits]\nsessions-max = 1",
@@ -475,9 +477,10 @@ mod tests {
             ),
             (
                 "[pool.a]\nweight = 1",
-                "r.toml:2:1: unknown key `weight` in [pool.a]: a pool may have `listen`, `backend`, `prefixes`, `announce`, \
-                 `cluster-shows`, `address-map`, \
-                 `flush-rule`, \
+                "r.toml:2:1: unknown key `weight` in [pool.a]: a pool may have `listen`, `tls-listen`, \
+                 `backend`, `prefixes`, `announce`, `cluster-shows`, `address-map`, \
+                 `ready-requires-server`, `server-tls-ca`, `server-tls-cert`, `server-tls-key`, \
+                 `server-tls-name`, `server-tls-verify`, `flush-rule`, \
                  `max-delay-us`, `fuse`, `fused-keys-max`, `collapse`",
             ),
             (

@@ -67,6 +67,15 @@ mod faults {
     pub(crate) mod server_failures;
 }
 
+/// TLS of clients and of servers.
+mod tls {
+    mod clients;
+    mod reload;
+    mod rotation;
+    mod served;
+    mod servers;
+}
+
 /// Behaviour at each limit, and large values.
 mod bounds {
     mod large_values;
@@ -82,12 +91,21 @@ mod compat {
     mod twemproxy_compat;
 }
 
-/// Users, settings, client commands, and the end of the process.
+/// Users, settings, client commands, metrics, and the end of the process.
 mod admin {
     mod acl;
     mod client_commands;
     mod drain;
+    mod hostile_pages;
+    mod info_metrics;
     mod logins;
+    mod metric_counters;
+    pub(crate) mod metrics;
+    mod packaged_queries;
     mod password_rotation;
+    mod pool_changes;
+    mod prometheus;
+    mod reload;
+    mod reports;
     pub(crate) mod runtime_config;
 }

@@ -30,7 +30,8 @@ fn pools_are_the_same_from_file_and_command_line() {
     );
     let listeners: Vec<_> = by_file
         .listeners()
-        .map(|(address, pool)| format!("{address} {pool}"))
+        .iter()
+        .map(|listener| format!("{} {}", listener.address, listener.pool))
         .collect();
     assert_eq!(listeners, ["0.0.0.0:1 0", "0.0.0.0:2 1", "unix:/a 1"]);
 
@@ -269,21 +270,23 @@ fn prefixes_have_backends_of_any_kind() {
         panic!("not asked for");
     };
     let settings = config.settings(std::slice::from_ref(url), ROOM);
-    let PoolKind::ByPrefix { parts } = &settings.pools[0].kind else {
+    let PoolKind::ByPrefix { subpools } = &settings.pools[0].kind else {
         panic!("{settings:?}");
     };
-    let shown: Vec<_> = parts
+    let shown: Vec<_> = subpools
         .iter()
-        .map(|part| {
-            let prefix = String::from_utf8_lossy(&part.prefix).into_owned();
-            let (kind, count) = match &part.kind {
+        .map(|subpool| {
+            let prefix = String::from_utf8_lossy(&subpool.prefix).into_owned();
+            let (kind, count) = match &subpool.kind {
                 PoolKind::Single(_) => ("single", 1),
                 PoolKind::Sharded { shards, .. } => ("sharded", shards.len()),
                 PoolKind::Cluster { seeds } => ("cluster", seeds.len()),
                 PoolKind::Watched { primaries, .. } => ("watched", primaries.len()),
-                PoolKind::ByPrefix { .. } => ("parts", 0),
+                PoolKind::ByPrefix { .. } | PoolKind::Subpool | PoolKind::Ended { .. } => {
+                    ("none", 0)
+                }
             };
-            (prefix, part.strip, kind, count, part.reads.policy)
+            (prefix, subpool.strip, kind, count, subpool.reads.policy)
         })
         .collect();
     let owners = ReadPolicy::Primary;

@@ -1,9 +1,10 @@
-//! Passwords change in their files while everything runs.
+//! Passwords change in their files, and commands print new ones, while everything runs.
 
 use std::path::Path;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, one_of_each_worker};
+use respool_testkit::client::{Client, Reply, one_of_each_worker, text};
+use respool_testkit::counting::{AllowedFailures, counted};
 use respool_testkit::servers::{Proxy, ServerProcess, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{ClusterSettings, Sentinels, SentinelsSettings, TestCluster};
@@ -128,7 +129,8 @@ fn file_that_changes_later_is_found() {
 }
 
 /// At SIGHUP respool reads all password files: those of servers, of Sentinels and of its own users.
-/// The log has a line for each file that has changed, and for each unreadable one.
+/// The log has a line for each file that has changed. An unreadable one leaves all passwords as
+/// they were.
 #[test]
 fn sighup_reads_every_password_file_again() {
     let folder = tempfile::tempdir().unwrap();
@@ -170,17 +172,29 @@ fn sighup_reads_every_password_file_again() {
     }
     proxy.hang_up();
     wait_until("the log says that nothing has changed", SOON, || {
-        proxy.log().contains("no password has changed")
+        proxy.log().contains("nothing has changed")
     });
     for name in ["own", "a"] {
         write(&path(name), "two");
     }
     std::fs::remove_file(path("b")).unwrap();
     proxy.hang_up();
+    wait_until("the log has the problem", SOON, || {
+        proxy.log().contains("nothing was reloaded")
+    });
+    let mut newcomer = Client::connect(proxy.address());
+    assert!(newcomer.call("AUTH two").error().is_some());
+    write(&path("b"), "one");
+    proxy.hang_up();
     wait_until("the log has a line for each file", SOON, || {
         let log = proxy.log();
-        let said = |text: &str| log.matches(text).count();
-        said("has a new password") == 2 && said("the password from before stays") == 1
+        // The thread that looks at the files may find a new password just before the reload does.
+        let said = |name: &str| {
+            let path = path(name).display().to_string();
+            let found = |line: &str| line.contains(&path) && line.contains("has a new password");
+            log.contains(&format!("{path}`: a new password")) || log.lines().any(found)
+        };
+        said("own") && said("a") && !said("b")
     });
     assert_eq!(client.call("GET key"), Reply::bulk("value"));
     let mut newcomer = Client::connect(proxy.address());
@@ -225,10 +239,178 @@ fn nodes_of_a_cluster_take_the_new_password() {
     wait_until("all nodes answer", SOON, write_all);
 }
 
+/// The number of calls of a command since the server's start, and of those that failed.
+fn calls(admin: &mut Client, command: &str) -> (u64, u64) {
+    let stats = text(&admin.call("INFO commandstats"));
+    let line = stats
+        .lines()
+        .find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    let field = |name: &str| {
+        let mut fields = line.unwrap_or_default().split(',');
+        let value = fields.find_map(|field| field.strip_prefix(&format!("{name}=")));
+        value.map_or(0, |value| value.parse().expect("a number"))
+    };
+    (field("calls"), field("failed_calls"))
+}
+
+/// Workers of the test with tokens.
+const WORKERS: u64 = 2;
+
+/// A token has a lifetime. Before it ends, respool gets the next token, and links that are up
+/// authenticate with it. No request fails, and the server may forget the old token.
+#[test]
+fn no_request_fails_while_tokens_expire() {
+    for binary in installed() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("token");
+        write(&file, "one\n2\n");
+        let server = ServerProcess::start(&binary, &["--requirepass", "one"]);
+        let server = server.unwrap_or_else(|error| panic!("{error}"));
+        let proxy = start(&[
+            format!("--backend=redis://{}", server.address()),
+            format!("--backend-password-command=/bin/cat {}", file.display()),
+            // A check of the login would be an AUTH, too.
+            "--login-check-ms=0".into(),
+            format!("--threads={WORKERS}"),
+        ]);
+        let mut admin = admin(server.address(), "one");
+        let failures = AllowedFailures::Nothing;
+        counted(proxy.address(), &mut admin, failures, |admin| {
+            for (old, new) in [("one", "two"), ("two", "three")] {
+                let both = format!("ACL SETUSER default >{new}");
+                assert_eq!(admin.call(&both), Reply::ok());
+                let (before, _) = calls(admin, "auth");
+                let named = file.with_file_name(new);
+                write(&named, &format!("{new}\n2\n"));
+                std::fs::rename(&named, &file).unwrap_or_else(|error| panic!("{error}"));
+                wait_until("the link of each worker authenticates anew", SOON, || {
+                    calls(admin, "auth").0 >= before + WORKERS
+                });
+                let forget = format!("ACL SETUSER default <{old}");
+                assert_eq!(admin.call(&forget), Reply::ok());
+            }
+        });
+        assert_eq!(
+            calls(&mut admin, "auth").1,
+            0,
+            "the server refused no token"
+        );
+        // New links use the newest token. A link that was up for less than a second is not
+        // connected again at once.
+        std::thread::sleep(Duration::from_millis(1_100));
+        close_others(&mut admin);
+        let mut newcomer = Client::connect(proxy.address());
+        assert_eq!(newcomer.call("SET key value"), Reply::ok());
+        let log = proxy.log();
+        let said = log.matches("the password command has printed a new password");
+        assert_eq!(said.count(), 2, "{log}");
+        assert!(!log.contains("three"), "{log}");
+    }
+}
+
+/// A reload runs the command, and links that are up authenticate with the new password. A command
+/// that fails refuses the whole reload.
+#[test]
+fn reload_runs_the_command() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    write(&file, "one");
+    let server = ServerProcess::start(&some_server(), &["--requirepass", "one"]);
+    let server = server.unwrap_or_else(|error| panic!("{error}"));
+    let proxy = start(&[
+        format!("--backend=redis://{}", server.address()),
+        format!("--backend-password-command=/bin/cat {}", file.display()),
+        // A check of the login would be an AUTH, too.
+        "--login-check-ms=0".into(),
+        "--threads=1".into(),
+    ]);
+    let mut client = Client::connect(proxy.address());
+    assert_eq!(client.call("SET key value"), Reply::ok());
+    let mut admin = admin(server.address(), "one");
+    assert_eq!(admin.call("ACL SETUSER default >two"), Reply::ok());
+    let (before, _) = calls(&mut admin, "auth");
+    // A command runs once a second at the most.
+    std::thread::sleep(Duration::from_millis(1_100));
+    replace(&file, "two");
+    proxy.hang_up();
+    wait_until("the link authenticates anew", SOON, || {
+        calls(&mut admin, "auth").0 > before
+    });
+    wait_until("the log says that the password is new", SOON, || {
+        proxy.log().contains("`/bin/cat`: a new password")
+    });
+    assert_eq!(admin.call("ACL SETUSER default <one"), Reply::ok());
+    std::fs::remove_file(&file).unwrap_or_else(|error| panic!("{error}"));
+    std::thread::sleep(Duration::from_millis(1_100));
+    proxy.hang_up();
+    wait_until("the reload is refused", SOON, || {
+        proxy.log().contains("nothing was reloaded")
+    });
+    close_others(&mut admin);
+    wait_until("new links use the new password", SOON, || {
+        client.call("GET key") == Reply::bulk("value")
+    });
+}
+
+/// A command that fails leaves the password as it was, and requests go on. A server that refuses
+/// the password has the command run again, at once.
+#[test]
+fn failed_command_leaves_the_password() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("token");
+    write(&file, "one\n1");
+    let server = ServerProcess::start(&some_server(), &["--requirepass", "one"]);
+    let server = server.unwrap_or_else(|error| panic!("{error}"));
+    let proxy = start(&[format!(
+        "--backend=redis://{}?password-command=/bin/cat%20{}",
+        server.address(),
+        file.display()
+    )]);
+    let mut client = Client::connect(proxy.address());
+    assert_eq!(client.call("SET key value"), Reply::ok());
+    std::fs::remove_file(&file).unwrap_or_else(|error| panic!("{error}"));
+    wait_until("the log has the failure of the command", SOON, || {
+        proxy.log().contains("the password from before stays")
+    });
+    let log = proxy.log();
+    assert!(
+        log.contains("failed with exit status: 1: it wrote: "),
+        "{log}"
+    );
+    assert_eq!(client.call("GET key"), Reply::bulk("value"));
+    let mut admin = admin(server.address(), "one");
+    assert_eq!(admin.call("CONFIG SET requirepass two"), Reply::ok());
+    write(&file, "two");
+    close_others(&mut admin);
+    wait_until("requests are answered again", SOON, || {
+        client.call("GET key") == Reply::bulk("value")
+    });
+    // The command runs on, and the server goes on to refuse what it prints.
+    assert_eq!(admin.call("CONFIG SET requirepass three"), Reply::ok());
+    close_others(&mut admin);
+    wait_until("the log names the refused command", SOON, || {
+        let log = proxy.log();
+        log.contains("a server refuses the password that `/bin/cat` prints")
+    });
+}
+
 /// The Sentinels' password has a file of its own.
 #[test]
 fn sentinels_take_the_new_password() {
-    let folder = tempfile::tempdir().unwrap();
+    sentinels_take_a_password(["password-file=", "sentinel-password-file="]);
+}
+
+/// The Sentinels' password comes from a command of its own.
+#[test]
+fn sentinels_take_the_password_of_a_command() {
+    let cat = ["password-command=", "sentinel-password-command="];
+    sentinels_take_a_password(cat.map(|name| format!("{name}/bin/cat%20")));
+}
+
+/// The Sentinels' password changes. `parameters`: those of the URL for the passwords of servers and
+/// Sentinels, which end with the path of a file.
+fn sentinels_take_a_password(parameters: [impl std::fmt::Display; 2]) {
+    let folder = tempfile::tempdir().expect("a folder");
     let [servers, sentinels] = ["servers", "sentinels"].map(|name| folder.path().join(name));
     write(&servers, "of-servers");
     write(&sentinels, "one");
@@ -244,9 +426,11 @@ fn sentinels_take_the_new_password() {
     let served = served.unwrap_or_else(|error| panic!("{error}"));
     let at = served.addresses()[0];
     let proxy = start(&[format!(
-        "--backend=redis-sentinel://{at}/{}?password-file={}&sentinel-password-file={}",
+        "--backend=redis-sentinel://{at}/{}?{}{}&{}{}",
         served.watched(0).name(),
+        parameters[0],
         servers.display(),
+        parameters[1],
         sentinels.display()
     )]);
     let mut client = Client::connect(proxy.address());
@@ -264,7 +448,7 @@ fn sentinels_take_the_new_password() {
     wait_until("the Sentinel is listened to again", SOON, || {
         let log = proxy.log();
         let link_up = format!("link up worker=0 server={at}");
-        log[seen..].contains(&link_up) && log[seen..].contains("has a new password")
+        log[seen..].contains(&link_up) && log[seen..].contains("a new password")
     });
     assert_eq!(client.call("GET key"), Reply::bulk("value"));
 }

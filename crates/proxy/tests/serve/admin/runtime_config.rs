@@ -78,7 +78,9 @@ fn fusing_and_collapsing_are_switched_while_respool_runs() {
         // The server has no such options and got none.
         let reply = target.direct_client().call("CONFIG GET respool.*");
         assert_eq!(reply, Reply::Array(Vec::new()));
-        assert!(target.proxy().log().contains("options set"));
+        wait_until("the log names the change", SOON, || {
+            target.proxy().log().contains("options set")
+        });
     });
 }
 

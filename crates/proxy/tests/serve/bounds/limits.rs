@@ -274,17 +274,23 @@ fn many_stalled_readers_are_bounded_together() {
             .expect("a receive buffer can be small");
         client.send(&words("GET value").repeat(64));
     }
+    // Replies come until the bound is met, and then for a while. Where the machine is busy, they
+    // take longer to come.
     let started = Instant::now();
-    while started.elapsed() < Duration::from_secs(3) {
+    let mut counted = 0;
+    while started.elapsed() < Duration::from_secs(3) || counted < 48 {
         assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
+        counted = counted.max(counter(&mut steady, "memory_bytes") / MIB);
+        assert!(
+            started.elapsed() < Duration::from_secs(20),
+            "the bound was not met: {counted} MiB"
+        );
         thread::sleep(Duration::from_millis(5));
     }
     // A quarter above the bound, and the memory of a respool without sessions.
     let most = 64 * MIB * 5 / 4 + 8 * MIB;
     let peak = target.proxy().rss_peak();
     assert!(peak < most, "respool held {} MiB", peak / MIB);
-    let counted = counter(&mut steady, "memory_bytes") / MIB;
-    assert!(counted >= 48, "the bound was met: {counted} MiB");
     // Each of them is closed, or gets exactly its replies once it reads.
     let expected = [b"$100000\r\n".as_slice(), &vec![b'v'; 100_000], b"\r\n"].concat();
     let mut whole = 0;

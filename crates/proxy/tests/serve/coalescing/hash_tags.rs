@@ -9,7 +9,7 @@ use respool_testkit::random::{Random, seed};
 use respool_testkit::time::wait_until;
 
 use crate::topology::cluster::{
-    SOON, Served, move_slots, primaries, some_server, with_every_server,
+    SOON, Served, calm_primaries, move_slots, primaries, some_server, with_every_server,
 };
 use crate::topology::replicas::all_calls;
 
@@ -149,7 +149,7 @@ fn one_clients_requests_for_several_slots_keep_order() {
 fn fused_requests_survive_a_moving_slot() {
     const TAGS: u64 = 3;
     with_every_server(|binary| {
-        let served = Served::start(binary, primaries(), &["--threads=2"]);
+        let served = Served::start(binary, calm_primaries(), &["--threads=2"]);
         let over = AtomicBool::new(false);
         let rounds = AtomicU64::new(0);
         for tag in 0..TAGS {

@@ -323,7 +323,10 @@ fn subscriber_counts_cover_all_workers_and_direct_clients() {
         wait_until("no pattern is left", PATIENCE, || {
             publisher.call("PUBSUB NUMPAT") == Reply::Integer(0)
         });
-        assert_eq!(publisher.call("PUBLISH news m"), Reply::Integer(1));
+        // A client that leaves in the moment of a PUBLISH may be counted or not.
+        wait_until("one receiver is left", PATIENCE, || {
+            publisher.call("PUBLISH news m") == Reply::Integer(1)
+        });
     });
 }
 

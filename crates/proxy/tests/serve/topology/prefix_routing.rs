@@ -19,7 +19,7 @@ use respool_testkit::topologies::{
 use tempfile::TempDir;
 
 use crate::target::respool;
-use crate::topology::cluster::{SOON, move_slots, move_some, primaries, some_server};
+use crate::topology::cluster::{SOON, calm_primaries, move_slots, move_some, some_server};
 use crate::topology::divided::answers_like_one_server;
 use crate::topology::replicas::{calls, reset, wait_for_replicas};
 use crate::topology::sentinel;
@@ -61,7 +61,7 @@ impl Kinds {
                 single: ServerProcess::start(binary, &[""; 0])?,
                 other: ServerProcess::start(binary, &[""; 0])?,
                 shards: Shards::start(binary, 2, &[""; 0])?,
-                cluster: TestCluster::start(binary, primaries())?,
+                cluster: TestCluster::start(binary, calm_primaries())?,
                 sentinels: Sentinels::start(binary, &settings)?,
             })
         };

@@ -1272,12 +1272,12 @@ fn every_command_goes_where_the_table_says() {
                     Spread::Owner if has_key => asked == [owner],
                     Spread::Owner
                     | Spread::Any
-                    | Spread::Home
+                    | Spread::Default
                     | Spread::Channels
                     | Spread::Node => asked == [0],
                     Spread::Owners | Spread::All => asked == [0, 1, 2],
-                    Spread::Turns => asked.len() == 1,
-                    Spread::Here => !refused,
+                    Spread::Sequence => asked.len() == 1,
+                    Spread::Local => !refused,
                     // The server reports the mistake in the request.
                     Spread::Off if said("ERR syntax error") || said("not in import mode") => {
                         asked == [0]

@@ -1,0 +1,75 @@
+//! Warnings about peers that could read or use more than the operator may know.
+
+use respool_driver::tls::ClientAuth;
+use respool_engine::settings::Address;
+
+use super::PoolConfig;
+use super::resolve::Resolved;
+use super::tls::urls;
+use crate::address::ListenAt;
+
+impl Resolved {
+    /// Warnings about listeners that other machines reach without a password or without TLS, about
+    /// metrics that they can read, and about servers whose certificates are not checked.
+    pub(super) fn exposure(&self, pools: &[PoolConfig], is_open: bool) -> Vec<String> {
+        let listeners = || pools.iter().flat_map(|pool| &pool.listen);
+        let exposed = || listeners().filter(|at| is_exposed(&at.address));
+        let mut warnings = Vec::new();
+        // A listener that takes only clients with a certificate is not open.
+        let asks = |at: &ListenAt| at.tls && self.values.tls_client_auth == ClientAuth::Required;
+        if let Some(open) = shown(exposed().filter(|at| is_open && !asks(at))) {
+            warnings.push(format!(
+                "every client that reaches {open} may use the server: set a password, or listen on \
+                 127.0.0.1"
+            ));
+        }
+        if let Some(plain) = shown(exposed().filter(|at| !at.tls)) {
+            warnings.push(format!(
+                "clients of {plain} use no TLS, so passwords and data can be read on the way: use \
+                 --tls-listen in place of --listen, or listen on 127.0.0.1"
+            ));
+        }
+        let pages = self.values.metrics_listen.as_ref();
+        if let Some(pages) = pages.filter(|address| is_exposed(address)) {
+            warnings.push(format!(
+                "every machine that reaches {pages} can read the metrics, which name pools and \
+                 servers: listen on 127.0.0.1, or let only the monitoring connect"
+            ));
+        }
+        for pool in pools {
+            let mut named = self.values.pools.iter();
+            let table = named.find(|named| Some(&named.name) == pool.name.as_ref());
+            let verify = match table {
+                Some(table) => self.values_of(table).server_tls_verify,
+                None => self.values.server_tls_verify,
+            };
+            if !verify && urls(pool).any(|url| url.tls) {
+                let of_pool = pool.name.as_ref();
+                let of_pool =
+                    of_pool.map_or(String::new(), |name| format!(" of the pool `{name}`"));
+                warnings.push(format!(
+                    "certificates of the servers{of_pool} are not checked (--server-tls-verify): a \
+                     machine in between can read and change everything; name their CA by \
+                     --server-tls-ca"
+                ));
+            }
+        }
+        warnings
+    }
+}
+
+/// Whether other machines may reach the address.
+fn is_exposed(address: &Address) -> bool {
+    match address {
+        Address::Tcp { host, .. } => {
+            !(host == "localhost" || host == "::1" || host.starts_with("127."))
+        }
+        Address::Unix(_) => false,
+    }
+}
+
+/// The listeners with commas between them; `None` without any.
+fn shown<'a>(listeners: impl Iterator<Item = &'a ListenAt>) -> Option<String> {
+    let all: Vec<_> = listeners.map(|at| at.address.to_string()).collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}

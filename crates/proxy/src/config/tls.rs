@@ -1,0 +1,258 @@
+//! Checks the options about TLS, and reads the certificates.
+
+use respool_driver::tls::ClientAuth;
+
+use super::resolve::Resolved;
+use super::{Backend, PoolConfig};
+use crate::backend::BackendUrl;
+use crate::options::{Values, find};
+use crate::pools::{NamedPool, pool_problem};
+use crate::problem::{ConfigPlace, Problem};
+use crate::tls_files::{IdentityFiles, ListenerTlsFiles, ServerTlsFiles, TlsFiles};
+
+/// The options about certificates of listeners. They need a listener with TLS.
+const LISTENER_OPTIONS: [&str; 5] = [
+    "tls-cert",
+    "tls-key",
+    "tls-ca",
+    "tls-client-auth",
+    "tls-min-version",
+];
+
+/// The options about certificates of servers. They need a server that is reached over TLS.
+const SERVER_OPTIONS: [&str; 5] = [
+    "server-tls-ca",
+    "server-tls-cert",
+    "server-tls-key",
+    "server-tls-name",
+    "server-tls-verify",
+];
+
+impl Resolved {
+    /// The certificates of listeners and of the connections to servers.
+    pub(super) fn tls(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) -> TlsFiles {
+        let mut files = TlsFiles::default();
+        self.add_listener_tls(pools, &mut files, problems);
+        self.add_server_tls(pools, &mut files, problems);
+        files
+    }
+
+    fn add_listener_tls(
+        &self,
+        pools: &[PoolConfig],
+        files: &mut TlsFiles,
+        problems: &mut Vec<Problem>,
+    ) {
+        let has_tls = pools.iter().flat_map(|pool| &pool.listen).any(|at| at.tls);
+        let before = problems.len();
+        let mut wrong = |name: &str, what: &str| {
+            problems.push(Problem::of_option(name, self.place(name), what));
+        };
+        let values = &self.values;
+        if !has_tls {
+            for name in LISTENER_OPTIONS {
+                if self.is_changed(name) {
+                    wrong(
+                        name,
+                        "means nothing without `tls-listen`: add it, or remove this",
+                    );
+                }
+            }
+            return;
+        }
+        let (certs, keys) = (values.tls_certs.len(), values.tls_keys.len());
+        match (certs, keys) {
+            (0, 0) => self.add_certificate_problem(problems),
+            (certs, keys) if certs != keys => {
+                let what = format!(
+                    "there are {certs} `tls-cert` and {keys} `tls-key`: give each certificate its \
+                     key, in the same order"
+                );
+                let name = if certs > keys { "tls-cert" } else { "tls-key" };
+                problems.push(Problem::of_option(name, self.place(name), what));
+            }
+            _ => {}
+        }
+        let mut wrong = |name: &str, what: &str| {
+            problems.push(Problem::of_option(name, self.place(name), what));
+        };
+        match (values.tls_client_auth, &values.tls_ca) {
+            (ClientAuth::Off, Some(_)) => wrong(
+                "tls-ca",
+                "no client is asked for a certificate: say `tls-client-auth`, `required` or \
+                 `optional`, or remove this",
+            ),
+            (ClientAuth::Optional | ClientAuth::Required, None) => wrong(
+                "tls-client-auth",
+                "no CA is known: name the file with the CA of the clients by `tls-ca`",
+            ),
+            _ => {}
+        }
+        if problems.len() > before {
+            return;
+        }
+        let pairs = values.tls_certs.iter().zip(&values.tls_keys);
+        let identities = pairs.map(|(certificate, key)| IdentityFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        });
+        let set = ListenerTlsFiles {
+            identities: identities.collect(),
+            client_ca: values.tls_ca.clone(),
+            client_auth: values.tls_client_auth,
+            min_version: values.tls_min_version,
+        };
+        for problem in files.add_listeners(set).err().into_iter().flatten() {
+            let (name, what) = (problem.option, problem.what);
+            problems.push(Problem::of_option(name, self.place(name), what));
+        }
+    }
+
+    /// The problem that listeners with TLS have no certificate, at the first of them.
+    fn add_certificate_problem(&self, problems: &mut Vec<Problem>) {
+        let listeners = self.listeners();
+        let first = listeners.iter().find(|(_, at, _)| at.tls);
+        let what = "a listener with TLS needs a certificate: name its file by `tls-cert` and the \
+                    file with its private key by `tls-key`";
+        if let Some((pool, at, place)) = first {
+            problems.push(pool_problem(*pool, at.option(), place, what));
+        }
+    }
+
+    fn add_server_tls(
+        &self,
+        pools: &[PoolConfig],
+        files: &mut TlsFiles,
+        problems: &mut Vec<Problem>,
+    ) {
+        let mut is_used = false;
+        for (index, pool) in pools.iter().enumerate() {
+            let mut named = self.values.pools.iter();
+            let table = named.find(|named| Some(&named.name) == pool.name.as_ref());
+            let with_tls = urls(pool).filter(|url| url.tls).count();
+            if with_tls == 0 {
+                self.refuse_unused(table, problems);
+                continue;
+            }
+            is_used = true;
+            if with_tls < urls(pool).count() {
+                let what = "some servers of this pool are reached over TLS and others are not: \
+                            write rediss for all of them or for none, or make two pools";
+                let place = table.map_or_else(|| self.place("backend"), |table| &table.place);
+                problems.push(pool_problem(pool.name.as_deref(), "prefixes", place, what));
+                continue;
+            }
+            let values = match table {
+                Some(table) => self.values_of(table),
+                None => self.values.clone(),
+            };
+            match server_files(&values) {
+                Ok(set) => {
+                    let wrong = files.add_pool(set, index).err().into_iter().flatten();
+                    for problem in wrong {
+                        self.add_server_problem(table, problem.option, problem.what, problems);
+                    }
+                }
+                Err((option, what)) => {
+                    self.add_server_problem(table, option, what.into(), problems);
+                }
+            }
+        }
+        for name in SERVER_OPTIONS {
+            if !is_used && self.is_changed(name) {
+                problems.push(Problem::of_option(name, self.place(name), UNUSED));
+            }
+        }
+    }
+
+    /// Whether a layer gives an option another value than its default. The printed configuration
+    /// has defaults, too.
+    fn is_changed(&self, name: &str) -> bool {
+        let option = find(name).expect("a name of the table");
+        let value = option.get(&mut self.values.clone());
+        self.places.contains_key(name) && value != option.get(&mut Values::default())
+    }
+
+    /// Refuses options of a pool whose servers are reached without TLS.
+    fn refuse_unused(&self, table: Option<&NamedPool>, problems: &mut Vec<Problem>) {
+        for own in table.into_iter().flat_map(|table| &table.options) {
+            if SERVER_OPTIONS.contains(&own.option.name) {
+                let name = table.map(|table| table.name.as_str());
+                problems.push(pool_problem(name, own.option.name, &own.place, UNUSED));
+            }
+        }
+    }
+
+    /// Adds a problem of an option of a pool. A problem of the option for all pools is added once.
+    fn add_server_problem(
+        &self,
+        table: Option<&NamedPool>,
+        option: &'static str,
+        what: String,
+        problems: &mut Vec<Problem>,
+    ) {
+        let mut own = table.into_iter().flat_map(|table| &table.options);
+        let own = own.find(|own| own.option.name == option && self.counts(own));
+        let (name, place) = match own {
+            Some(own) => (table.map(|table| table.name.as_str()), &own.place),
+            None => (None, self.place(option)),
+        };
+        // Without a place the option is not given: the URL asks for the CAs of the system.
+        let (option, place) = match place {
+            ConfigPlace::Default if name.is_none() => ("backend", self.place("backend")),
+            place => (option, place),
+        };
+        let problem = pool_problem(name, option, place, what);
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+}
+
+const UNUSED: &str = "means nothing without TLS to the servers: write rediss in place of redis in \
+                      the URL, or remove this";
+
+/// The files for the servers of a pool with these values.
+fn server_files(values: &Values) -> Result<ServerTlsFiles, (&'static str, &'static str)> {
+    let identity = match (&values.server_tls_cert, &values.server_tls_key) {
+        (Some(certificate), Some(key)) => Some(IdentityFiles {
+            certificate: certificate.clone(),
+            key: key.clone(),
+        }),
+        (None, None) => None,
+        (Some(_), None) => {
+            let what = "has no key: name the file with its private key by `server-tls-key`";
+            return Err(("server-tls-cert", what));
+        }
+        (None, Some(_)) => {
+            let what = "has no certificate: name its file by `server-tls-cert`";
+            return Err(("server-tls-key", what));
+        }
+    };
+    let verify = values.server_tls_verify;
+    if !verify && values.server_tls_ca.is_some() {
+        let what = "no certificate is checked, since `server-tls-verify` is false: remove one of \
+                    them";
+        return Err(("server-tls-ca", what));
+    }
+    if !verify && values.server_tls_name.is_some() {
+        let what = "no name is checked, since `server-tls-verify` is false: remove one of them";
+        return Err(("server-tls-name", what));
+    }
+    Ok(ServerTlsFiles {
+        ca: values.server_tls_ca.clone(),
+        identity,
+        name: values.server_tls_name.clone(),
+        verify,
+    })
+}
+
+/// The URLs of a pool and its prefixes, except a server of `--spawn`.
+pub(super) fn urls(pool: &PoolConfig) -> impl Iterator<Item = &BackendUrl> {
+    let backend = match &pool.backend {
+        Backend::Server(url) => Some(&**url),
+        Backend::Spawn(_) => None,
+    };
+    let prefixes = pool.prefixes.iter().map(|part| &part.url);
+    backend.into_iter().chain(prefixes)
+}

@@ -1,0 +1,206 @@
+//! The pages of `metrics-listen`: `/metrics`, `/live` and `/ready`.
+//!
+//! ```text
+//!   workers ──reports──► driver ──► snapshot ──► exposition ──► http ──► Prometheus
+//!                          │          ▲ table
+//!                          └──► readiness ───────────────────► http ──► kubelet
+//! ```
+//!
+//! Workers report at least twice a second. A scrape reads their last reports and asks nothing of
+//! them, so it costs requests nothing. The pages change nothing: there is only GET and HEAD.
+
+mod exposition;
+mod http;
+mod process;
+mod server_tallies;
+mod snapshot;
+mod table;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::SystemTime;
+
+use http_body_util::Full;
+use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
+use hyper::{Method, Request, Response, StatusCode};
+use respool_driver::{OwnListener, Reports};
+
+use exposition::Format;
+use http::{Page, Pages};
+use process::ProcessFigures;
+use server_tallies::ServerTallies;
+use snapshot::{MetricsSnapshot, ready};
+
+use crate::reload::Reloads;
+pub(crate) use http::CONNECTIONS_MAX;
+
+pub(crate) use table::{FAMILIES, LEFT_OUT, MetricFamily};
+
+const PLAIN: &str = "text/plain; charset=utf-8";
+
+/// A pool, as readiness sees it.
+#[derive(Clone, Debug)]
+pub(crate) struct PoolName {
+    /// Its name in INFO and in the log.
+    pub(crate) name: String,
+    /// Whether respool is ready only while a server of the pool answers.
+    pub(crate) is_required: bool,
+}
+
+/// The pages of this process.
+pub(crate) struct ProcessPages {
+    reports: Reports,
+    reloads: Reloads,
+    /// The start, seconds since 1970.
+    started_s: f64,
+    is_draining: Arc<AtomicBool>,
+    /// The counters of servers until the last page. Locked by the scrape that is being written.
+    tallies: Mutex<ServerTallies>,
+}
+
+/// Serves the pages on a thread of its own, until the end of the process. The returned flag says
+/// that respool drains, and so is not ready.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub(crate) fn start(
+    listener: &OwnListener,
+    reports: Reports,
+    reloads: Reloads,
+) -> std::io::Result<Arc<AtomicBool>> {
+    let socket = listener.socket.try_clone()?;
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let is_draining = Arc::new(AtomicBool::new(false));
+    let pages = Arc::new(ProcessPages {
+        reports,
+        reloads,
+        started_s: since.unwrap_or_default().as_secs_f64(),
+        is_draining: is_draining.clone(),
+        tallies: Mutex::default(),
+    });
+    let thread = thread::Builder::new().name("metrics".into());
+    thread.spawn(move || http::serve(&socket, &pages))?;
+    Ok(is_draining)
+}
+
+impl ProcessPages {
+    /// The text of `/metrics`. One scrape at a time is written, so that a crowd of readers takes no
+    /// more than one core from the workers.
+    fn metrics(&self, accept: &str) -> Page {
+        let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
+        let format = Format::preferred(accept);
+        let (names, reports) = self.reports.pools_and_workers();
+        let mut snapshot = MetricsSnapshot::new(
+            ProcessFigures::read(self.started_s),
+            &names,
+            self.reports.counters(),
+            &reports,
+            &mut tallies,
+        );
+        snapshot.reload = self.reloads.report();
+        snapshot.certificates = self.reloads.expiries();
+        snapshot.times = self.reports.latency();
+        match exposition::encode(snapshot, format) {
+            Ok(text) => page(StatusCode::OK, format.content_type(), text),
+            Err(_) => page(
+                StatusCode::INTERNAL_SERVER_ERROR,
+                PLAIN,
+                "the metrics cannot be written: report this as a defect of respool\n".into(),
+            ),
+        }
+    }
+
+    /// The text of `/ready`.
+    fn readiness(&self) -> Page {
+        let (names, reports) = self.reports.pools_and_workers();
+        let ready = ready(names.len(), &reports);
+        let required = self.reloads.required_pools();
+        let pool = |name: String| PoolName {
+            is_required: required.contains(&name),
+            name,
+        };
+        let pools: Vec<PoolName> = names.into_iter().map(pool).collect();
+        let draining = self.is_draining.load(Ordering::Acquire);
+        match reasons(&pools, &ready, draining) {
+            reasons if reasons.is_empty() => page(StatusCode::OK, PLAIN, "ready\n".into()),
+            reasons => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN, reasons),
+        }
+    }
+}
+
+/// The reasons why respool is not ready, one a line. Empty: it is ready.
+fn reasons(pools: &[PoolName], ready: &[bool], draining: bool) -> String {
+    let mut text = String::new();
+    if draining {
+        text.push_str("respool is stopping\n");
+    }
+    for (pool, is_ready) in pools.iter().zip(ready) {
+        if pool.is_required && !is_ready {
+            text.push_str(&format!("pool {}: no server answers\n", pool.name));
+        }
+    }
+    text
+}
+
+impl Pages for ProcessPages {
+    fn page(&self, request: &Request<()>) -> Page {
+        let path = request.uri().path();
+        if !["/metrics", "/live", "/ready"].contains(&path) {
+            let text = "there are /metrics, /live and /ready\n";
+            return page(StatusCode::NOT_FOUND, PLAIN, text.into());
+        }
+        if ![Method::GET, Method::HEAD].contains(request.method()) {
+            let text = "only GET and HEAD are allowed\n";
+            let mut page = page(StatusCode::METHOD_NOT_ALLOWED, PLAIN, text.into());
+            let allowed = HeaderValue::from_static("GET, HEAD");
+            page.headers_mut().insert(ALLOW, allowed);
+            return page;
+        }
+        match path {
+            "/live" => page(StatusCode::OK, PLAIN, "live\n".into()),
+            "/ready" => self.readiness(),
+            _ => {
+                let accept = request.headers().get_all(ACCEPT).iter();
+                let accept: Vec<&str> = accept.filter_map(|value| value.to_str().ok()).collect();
+                self.metrics(&accept.join(","))
+            }
+        }
+    }
+}
+
+fn page(status: StatusCode, content_type: &'static str, text: String) -> Page {
+    let mut page = Response::new(Full::from(text));
+    *page.status_mut() = status;
+    let content_type = HeaderValue::from_static(content_type);
+    page.headers_mut().insert(CONTENT_TYPE, content_type);
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each required pool without a server is named; others do not count.
+    #[test]
+    fn readiness_names_each_required_pool_without_a_server() {
+        let pool = |name: &str, is_required| PoolName {
+            name: name.into(),
+            is_required,
+        };
+        let pools = [
+            pool("pages", true),
+            pool("jobs", true),
+            pool("cache", false),
+        ];
+        assert_eq!(reasons(&pools, &[true, true, false], false), "");
+        assert_eq!(
+            reasons(&pools, &[true, false, false], false),
+            "pool jobs: no server answers\n"
+        );
+        assert_eq!(
+            reasons(&pools, &[true, true, true], true),
+            "respool is stopping\n"
+        );
+    }
+}

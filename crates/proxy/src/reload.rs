@@ -1,0 +1,529 @@
+//! The configuration is read again while respool runs: at SIGHUP and by `respool reload`.
+//!
+//! ```text
+//!   read ──► differences ──► prepare ──► apply ──► the new configuration is the current one
+//!    │            │             │
+//!    └────────────┴─────────────┴──► a problem: nothing changes, the log and INFO say so
+//! ```
+//!
+//! [`Reloads`] does one reload at a time. At a signal it runs on a thread of its own, since a file
+//! system or a resolver may be slow. The design is in docs/design/reload.md.
+
+mod control;
+mod difference;
+mod set_values;
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, SystemTime};
+
+use respool_driver::{Notice, Passwords, Reload, Reloader, TlsUpdates};
+use respool_engine::ReloadReport;
+use tracing::{error, info, warn};
+
+use crate::arguments::{self, Invocation};
+use crate::backend::BackendUrl;
+use crate::config::{Backend, Config, PoolConfig, Resolved};
+use crate::options::AtReload;
+use crate::passwords::{RenewablePasswords, RenewablesInEffect, RenewedPassword, Rereader};
+use crate::plain::plain;
+use crate::problem::Problem;
+use crate::remedy::{explain, thread_remedy};
+use crate::tls_files::CertificateExpiry;
+
+pub(crate) use control::{ask as ask_process, listen as listen_for_control};
+use difference::{ConfigDifference, differences};
+use set_values::SetValues;
+
+/// The pause between two reloads by signals. A storm of signals is one reload for each pause.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The most lines of one reload in the log. One more line counts the rest.
+const LINES_MAX: usize = 32;
+
+const STOPPING: &str = "nothing was reloaded: respool is stopping";
+
+/// A configuration with the values of its options.
+pub(crate) struct Loaded {
+    pub(crate) config: Config,
+    pub(crate) resolved: Resolved,
+}
+
+/// The reloads of this process. Clones share them.
+#[derive(Clone)]
+pub(crate) struct Reloads(Arc<SharedReloads>);
+
+struct SharedReloads {
+    /// `None` until the workers run.
+    state: Mutex<Option<ReloadState>>,
+    signals: Mutex<SignalState>,
+    /// Values that clients have set by CONFIG SET.
+    set_values: Mutex<SetValues>,
+    /// The outcome of all reloads so far.
+    report: Mutex<ReloadReport>,
+    /// The names of the pools without which respool is not ready.
+    required_pools: Mutex<Vec<String>>,
+    passwords: Rereader,
+}
+
+/// The state between reloads.
+struct ReloadState {
+    current: Loaded,
+    /// The URL of each pool's servers. That of `--spawn` is not in the configuration.
+    servers: Vec<BackendUrl>,
+    reloader: Reloader,
+    to_workers: (Passwords, TlsUpdates),
+    /// The last warning that there are too few file descriptors.
+    fewer: Option<String>,
+    /// The last problems, which are logged once.
+    problems: Vec<String>,
+}
+
+/// Signals that ask for a reload.
+#[derive(Default)]
+struct SignalState {
+    /// Whether a thread reloads now.
+    is_running: bool,
+    /// Whether a signal has come that no reload has seen.
+    is_asked: bool,
+    /// Whether to log a reload that changes nothing.
+    is_logged: bool,
+    /// Whether respool is about to end.
+    is_stopping: bool,
+}
+
+/// The extent of a reload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReloadMode {
+    /// Reads, prepares and applies.
+    Apply,
+    /// Reads and compares.
+    Check,
+}
+
+/// The outcome of a reload.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct ReloadOutcome {
+    /// Whether there was no problem.
+    pub(crate) is_good: bool,
+    /// Whether the new configuration differs from the current one, or there was a problem.
+    is_news: bool,
+    /// The differences or the problems, for people.
+    pub(crate) lines: Vec<String>,
+}
+
+impl ReloadOutcome {
+    fn failed(mut lines: Vec<String>) -> ReloadOutcome {
+        lines.push("nothing was reloaded: the configuration from before is in effect".into());
+        ReloadOutcome {
+            is_good: false,
+            is_news: true,
+            lines,
+        }
+    }
+}
+
+impl Reloads {
+    /// When the certificates in effect expire.
+    pub(crate) fn expiries(&self) -> Vec<CertificateExpiry> {
+        self.0.passwords.expiries()
+    }
+
+    pub(crate) fn new(passwords: Rereader) -> Reloads {
+        Reloads(Arc::new(SharedReloads {
+            state: Mutex::default(),
+            signals: Mutex::default(),
+            set_values: Mutex::default(),
+            report: Mutex::default(),
+            required_pools: Mutex::default(),
+            passwords,
+        }))
+    }
+
+    /// The workers run with this configuration. A signal that came before is handled now.
+    pub(crate) fn start(
+        &self,
+        current: Loaded,
+        servers: Vec<BackendUrl>,
+        (reloader, to_workers): (Reloader, (Passwords, TlsUpdates)),
+    ) {
+        *lock(&self.0.state) = Some(ReloadState {
+            current,
+            servers,
+            reloader,
+            to_workers,
+            fewer: None,
+            problems: Vec::new(),
+        });
+        if lock(&self.0.signals).is_asked {
+            self.run_asked();
+        }
+    }
+
+    /// Asks for a reload after a signal, and returns at once. With `is_logged`, the log says it,
+    /// too, if nothing changes.
+    pub(crate) fn ask(&self, is_logged: bool) {
+        let mut signals = lock(&self.0.signals);
+        if signals.is_stopping {
+            if is_logged {
+                warn!("{STOPPING}");
+            }
+            return;
+        }
+        signals.is_asked = true;
+        signals.is_logged |= is_logged;
+        drop(signals);
+        self.run_asked();
+    }
+
+    /// respool is about to end: no more reload begins.
+    pub(crate) fn stop(&self) {
+        let mut signals = lock(&self.0.signals);
+        signals.is_stopping = true;
+        if std::mem::take(&mut signals.is_asked) {
+            warn!("{STOPPING}");
+        }
+    }
+
+    /// How long a stop waits for replies, by the current configuration. `None`: the workers do not
+    /// run yet, or a reload hangs.
+    pub(crate) fn drain_timeout(&self) -> Option<Duration> {
+        let state = self.0.state.try_lock().ok()?;
+        Some(state.as_ref()?.current.config.drain_timeout)
+    }
+
+    /// The outcome of all reloads so far. It does not wait for a reload that runs.
+    pub(crate) fn report(&self) -> ReloadReport {
+        *lock(&self.0.report)
+    }
+
+    /// Takes note of the pools without which respool is not ready.
+    pub(crate) fn require_pools_of(&self, config: &Config) {
+        let required = config.pools.iter().filter(|pool| pool.is_required);
+        *lock(&self.0.required_pools) = required.map(PoolConfig::shown_name).collect();
+    }
+
+    /// The names of the pools without which respool is not ready.
+    pub(crate) fn required_pools(&self) -> Vec<String> {
+        lock(&self.0.required_pools).clone()
+    }
+
+    /// Takes note of a notice of a worker: a client may have set values.
+    pub(crate) fn note(&self, notice: &Notice) {
+        if let Notice::OptionsSet {
+            pool,
+            listener,
+            options,
+            ..
+        } = notice
+        {
+            lock(&self.0.set_values).note(pool, listener, options);
+        }
+    }
+
+    /// Starts the thread that reloads, if the workers run and no such thread runs.
+    fn run_asked(&self) {
+        // The state is locked while a reload runs. Then `is_running` tells the same.
+        let mut signals = lock(&self.0.signals);
+        if signals.is_running {
+            return;
+        }
+        if self
+            .0
+            .state
+            .try_lock()
+            .is_ok_and(|state| state.as_ref().is_none())
+        {
+            return;
+        }
+        let reloads = self.clone();
+        let spawned = thread::Builder::new()
+            .name("reload".into())
+            .spawn(move || reloads.run());
+        match spawned {
+            Ok(_) => signals.is_running = true,
+            Err(error) => {
+                signals.is_asked = false;
+                let remedy = thread_remedy(&error);
+                error!("nothing was reloaded: no thread can be started: {error}{remedy}");
+            }
+        }
+    }
+
+    /// Reloads until no signal asks for it.
+    fn run(&self) {
+        loop {
+            let mut signals = lock(&self.0.signals);
+            if !signals.is_asked || signals.is_stopping {
+                signals.is_running = false;
+                return;
+            }
+            signals.is_asked = false;
+            let is_logged = std::mem::take(&mut signals.is_logged);
+            drop(signals);
+            self.reload(ReloadMode::Apply, is_logged);
+            thread::sleep(PAUSE);
+        }
+    }
+
+    /// Reads the configuration again, and applies it if `mode` says so. With `is_logged`, the log
+    /// says it, too, if nothing changes.
+    pub(crate) fn reload(&self, mode: ReloadMode, is_logged: bool) -> ReloadOutcome {
+        let mut state = lock(&self.0.state);
+        // Workers that drain take no new listeners.
+        if lock(&self.0.signals).is_stopping {
+            return ReloadOutcome::failed(vec!["respool is stopping".into()]);
+        }
+        let Some(state) = &mut *state else {
+            return ReloadOutcome::failed(vec!["respool is not ready yet: try again".into()]);
+        };
+        // No other thread reads a password until the new configuration is the current one.
+        let mut in_effect = self.0.passwords.in_effect();
+        let outcome = match read(&in_effect.passwords) {
+            Ok(new) => self.take(state, &mut in_effect, new, mode),
+            Err(problems) => Err(problems.iter().map(Problem::to_string).collect()),
+        };
+        drop(in_effect);
+        if mode == ReloadMode::Apply {
+            self.wake_rereader(state);
+        }
+        let outcome = outcome.unwrap_or_else(ReloadOutcome::failed);
+        if mode == ReloadMode::Apply {
+            self.conclude(state, &outcome, is_logged);
+        }
+        outcome
+    }
+
+    /// Takes a configuration without problems. `Err`: the reasons for which it cannot be applied.
+    fn take(
+        &self,
+        state: &mut ReloadState,
+        in_effect: &mut RenewablesInEffect,
+        mut new: Loaded,
+        mode: ReloadMode,
+    ) -> Result<ReloadOutcome, Vec<String>> {
+        let differences = differences(&state.current, &new, in_effect);
+        let needs_restart =
+            |difference: &&ConfigDifference| difference.at_reload == AtReload::Restart;
+        let fixed: Vec<String> = differences
+            .iter()
+            .filter(needs_restart)
+            .map(|difference| {
+                format!("{difference}: needs a restart; undo it to reload the other changes")
+            })
+            .collect();
+        if !fixed.is_empty() {
+            return Err(fixed);
+        }
+        new.config.keep_fixed(&state.current.config);
+        new.config.tls_files.keep_same(&in_effect.tls);
+        let overwritten = lock(&self.0.set_values).overwritten(&new.resolved);
+        let mut lines: Vec<String> = differences
+            .iter()
+            .map(ConfigDifference::to_string)
+            .collect();
+        lines.extend(overwritten.iter().cloned());
+        let is_news = !lines.is_empty();
+        if !is_news {
+            let same = "nothing has changed: files and command line have the configuration in \
+                        effect";
+            lines.push(same.into());
+        }
+        let is_good = ReloadOutcome {
+            is_good: true,
+            is_news,
+            lines,
+        };
+        match mode {
+            ReloadMode::Check => {}
+            // A command that has run may have named another lifetime.
+            ReloadMode::Apply if !is_news => in_effect.passwords = new.config.renewable_passwords,
+            ReloadMode::Apply => self.apply(state, in_effect, new)?,
+        }
+        Ok(is_good)
+    }
+
+    /// Prepares and applies a configuration. `Err`: why it cannot be prepared; nothing changed.
+    fn apply(
+        &self,
+        state: &mut ReloadState,
+        in_effect: &mut RenewablesInEffect,
+        new: Loaded,
+    ) -> Result<(), Vec<String>> {
+        let config = &new.config;
+        let (room, fewer) = config.room().map_err(|error| vec![error])?;
+        let renewed = config
+            .renewable_passwords
+            .changed_since(&in_effect.passwords);
+        let in_order = |one: &RenewedPassword| (one.source, one.password.clone());
+        let servers = servers_of(config, &state.servers);
+        let reload = Reload {
+            listeners: config.listeners(),
+            settings: config.settings(&servers, room),
+            drain_timeout: config.drain_timeout,
+            passwords: renewed.iter().map(in_order).collect(),
+            pool_tls: config.tls_files.of_pools(config.pools.len()),
+        };
+        let prepared = state.reloader.prepare(reload);
+        let prepared = prepared.map_err(|error| vec![explain(&error)])?;
+        let before = self.report();
+        let report = ReloadReport {
+            epoch: before.epoch + 1,
+            last_failed: false,
+            last_at: now(),
+            ..before
+        };
+        let added = prepared.added();
+        // Values that are set from now on stay, see `NewSettings::at`.
+        lock(&self.0.set_values).clear();
+        self.require_pools_of(config);
+        let applied = prepared.apply(report);
+        *lock(&self.0.report) = report;
+        let (passwords, _) = &state.to_workers;
+        for one in renewed.iter().filter(|one| one.renews_logins) {
+            passwords.renew_logins(one.source);
+        }
+        in_effect.passwords.clone_from(&config.renewable_passwords);
+        in_effect.tls.clone_from(&config.tls_files);
+        let listen: Vec<String> = added.iter().map(ToString::to_string).collect();
+        info!(
+            epoch = report.epoch,
+            took_us = applied.took.as_micros() as u64,
+            listen = Some(listen.join(",")).filter(|listen| !listen.is_empty()),
+            "configuration reloaded"
+        );
+        if applied.missing > 0 {
+            warn!(
+                workers = applied.missing,
+                "workers have not taken the new configuration after {} ms: they take it with their \
+                 next turn",
+                applied.took.as_millis()
+            );
+        }
+        let known = &state.current.config.warnings;
+        let new_warnings = config.warnings.iter().filter(|text| !known.contains(text));
+        let is_known = |text: &&String| state.fewer.as_ref() == Some(*text);
+        let new_bounds = fewer.iter().filter(|text| !is_known(text));
+        for text in new_warnings.chain(new_bounds) {
+            warn!("{}", plain(text));
+        }
+        state.fewer = fewer;
+        state.servers = servers;
+        state.current = new;
+        Ok(())
+    }
+
+    /// Wakes the thread that reads passwords again, or starts it, if the first password to read has
+    /// come with this reload.
+    fn wake_rereader(&self, state: &ReloadState) {
+        self.0.passwords.handle_reload();
+        let (passwords, updates) = state.to_workers.clone();
+        if let Err(error) = self.0.passwords.start(passwords, updates) {
+            let remedy = thread_remedy(&error);
+            error!("cannot start the thread that reads passwords: {error}{remedy}");
+        }
+    }
+
+    /// Logs the outcome of a reload, and tells the workers of one that has changed nothing.
+    fn conclude(&self, state: &mut ReloadState, outcome: &ReloadOutcome, is_logged: bool) {
+        let is_repeated = !outcome.is_good && state.problems == outcome.lines;
+        if is_logged || outcome.is_news && !is_repeated {
+            log(outcome);
+        }
+        state.problems = match outcome.is_good {
+            true => Vec::new(),
+            false => outcome.lines.clone(),
+        };
+        if outcome.is_good && outcome.is_news {
+            // The order to the workers had the report.
+            return;
+        }
+        let mut report = self.report();
+        report.last_failed = !outcome.is_good;
+        report.failures += u64::from(!outcome.is_good);
+        report.last_at = now();
+        *lock(&self.0.report) = report;
+        state.reloader.report(report);
+    }
+}
+
+/// Writes the lines of a reload to the log.
+fn log(outcome: &ReloadOutcome) {
+    let (shown, rest) = outcome.lines.split_at(outcome.lines.len().min(LINES_MAX));
+    for line in shown {
+        let line = &*plain(line);
+        match outcome.is_good {
+            true => info!("reload: {line}"),
+            false => error!("reload: {line}"),
+        }
+    }
+    if !rest.is_empty() {
+        warn!("reload: {} more lines", rest.len());
+    }
+}
+
+/// Reads files, environment and command line of this process again, and runs its password commands.
+fn read(before: &RenewablePasswords) -> Result<Loaded, Vec<Problem>> {
+    let given = match arguments::parse(std::env::args_os().skip(1)) {
+        Ok(Invocation::Serve(given)) => given,
+        Ok(_) => unreachable!("only `serve` reloads"),
+        Err(problem) => return Err(vec![problem]),
+    };
+    if let Some(problem) = given.file.as_deref().and_then(unreadable_again) {
+        return Err(vec![problem]);
+    }
+    let (config, resolved) = Config::resolve_again(crate::all_layers(given), before)?;
+    Ok(Loaded { config, resolved })
+}
+
+/// The problem of a configuration file that can be read once only, such as a pipe.
+fn unreadable_again(path: &str) -> Option<Problem> {
+    let file = std::fs::metadata(path).ok()?;
+    (!file.is_file()).then(|| {
+        let what = format!(
+            "`{path}` is no regular file, so it cannot be read again: write the configuration to a \
+             file, and restart respool with it"
+        );
+        Problem::of_option("config", &crate::problem::ConfigPlace::Arguments, what)
+    })
+}
+
+/// The URL of each pool's servers. The server of `--spawn` stays, and has the URL of before.
+fn servers_of(config: &Config, before: &[BackendUrl]) -> Vec<BackendUrl> {
+    let pools = config.pools.iter();
+    let urls = pools.filter_map(|pool| match &pool.backend {
+        Backend::Server(url) => Some((**url).clone()),
+        Backend::Spawn(_) => before.first().cloned(),
+    });
+    urls.collect()
+}
+
+/// Seconds since 1970.
+fn now() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.unwrap_or_default().as_secs()
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Before the workers run, and when they are about to end, a reload is refused with the reason.
+    #[test]
+    fn reload_needs_running_workers() {
+        let reloads = Reloads::new(Rereader::default());
+        for mode in [ReloadMode::Check, ReloadMode::Apply] {
+            let outcome = reloads.reload(mode, true);
+            assert!(!outcome.is_good);
+            assert!(outcome.lines[0].contains("not ready yet"), "{outcome:?}");
+        }
+        reloads.stop();
+        let outcome = reloads.reload(ReloadMode::Apply, true);
+        assert!(!outcome.is_good);
+        assert!(outcome.lines[0].contains("stopping"), "{outcome:?}");
+    }
+}

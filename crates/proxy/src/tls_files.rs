@@ -1,0 +1,548 @@
+//! Files with certificates and keys: read at the start, and again while respool runs.
+//!
+//! ```text
+//!   every 5 s ──► read all files of a set ──► changed, and the same a second later
+//!                                                   │
+//!      the old ones stay, one warning ◄── wrong ────┴──── good ──► all workers
+//! ```
+//!
+//! A set is a certificate with its key and its CA: they are replaced together or not at all. Its
+//! contents are compared, not its times: Kubernetes replaces a directory by a symbolic link. A set
+//! must be the same in two looks, because a file may be half-written in the first one. A reload of
+//! the configuration reads all files once more, and applies them at once. Only a reload reads the
+//! CAs of the system again.
+
+use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::{Duration, Instant, SystemTime};
+
+use respool_driver::TlsUpdates;
+use respool_driver::tls::{
+    ClientAuth, ListenerTls, ListenerTlsSettings, MinVersion, Roots, ServerTls, ServerTlsSettings,
+    SystemCas, TlsIdentity, TlsInput, TlsProblem,
+};
+use tracing::{info, warn};
+
+use crate::plain::plain;
+use crate::raw::read_file;
+
+/// The most bytes of a file with certificates or a key. A longer one is refused: a device may never
+/// end. The bundle of CAs of a system has less than 300 KiB.
+const PEM_BYTES_MAX: u64 = 4 << 20;
+
+/// The time between two looks at the files.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// The time after which files that have changed are looked at again.
+const SETTLE: Duration = Duration::from_secs(1);
+
+/// A certificate that expires earlier than this is warned of at the start, and by `respool check`.
+/// A public CA that signs for 90 days expects a renewal a month before the end.
+const EXPIRES_SOON: Duration = Duration::from_secs(14 * 24 * 3_600);
+
+/// The hasher of contents, so that those of two configurations can be compared.
+static HASHER: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+
+/// The files of a certificate and its key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct IdentityFiles {
+    /// The certificate, and those between it and its CA.
+    pub(crate) certificate: PathBuf,
+    /// The private key.
+    pub(crate) key: PathBuf,
+}
+
+/// The files and settings for the TLS of listeners.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ListenerTlsFiles {
+    /// The certificates; the first one is for clients that name no known host.
+    pub(crate) identities: Vec<IdentityFiles>,
+    /// The CAs of clients.
+    pub(crate) client_ca: Option<PathBuf>,
+    /// Whether clients have certificates.
+    pub(crate) client_auth: ClientAuth,
+    /// The oldest version of TLS.
+    pub(crate) min_version: MinVersion,
+}
+
+/// The files and settings for the TLS to the servers of a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ServerTlsFiles {
+    /// The CAs of servers; `None`: those of the system.
+    pub(crate) ca: Option<PathBuf>,
+    /// The certificate of respool.
+    pub(crate) identity: Option<IdentityFiles>,
+    /// The name in the certificates; `None`: the host that respool connects to.
+    pub(crate) name: Option<String>,
+    /// Whether certificates are checked.
+    pub(crate) verify: bool,
+}
+
+/// The time at which a certificate of respool expires.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CertificateExpiry {
+    /// The option that names its file.
+    pub(crate) option: &'static str,
+    /// Its file.
+    pub(crate) path: PathBuf,
+    /// The time.
+    pub(crate) at: SystemTime,
+}
+
+/// A mistake in one file, or in the name of servers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TlsFileProblem {
+    /// The option that names the file.
+    pub(crate) option: &'static str,
+    /// The mistake.
+    pub(crate) what: String,
+}
+
+/// A set of files that are replaced together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum FileSet {
+    /// Of all listeners with TLS.
+    Listeners(ListenerTlsFiles),
+    /// Of the servers of these pools.
+    Servers(ServerTlsFiles, Vec<usize>),
+}
+
+/// The contents of a set.
+#[derive(Hash)]
+struct Contents {
+    /// Of its files, in the order of [`FileSet::paths`].
+    files: Vec<Vec<u8>>,
+    /// The CAs of the system, if they count.
+    cas: Option<SystemCas>,
+}
+
+/// What the contents of a set make.
+#[derive(Clone, Debug)]
+enum MadeOfFiles {
+    Listeners(ListenerTls),
+    Servers(ServerTls),
+}
+
+/// A set with its contents in use.
+#[derive(Clone, Debug)]
+struct LoadedSet {
+    files: FileSet,
+    made: MadeOfFiles,
+    /// The CAs of the system at the start or the last reload, if they count.
+    cas: Option<SystemCas>,
+    /// The hash of the contents in use.
+    content: u64,
+    /// The hash of other contents in the last look; zero for a file that cannot be read.
+    seen: Option<u64>,
+    /// The hash of contents that were refused, so that the log says it once.
+    refused: Option<u64>,
+}
+
+/// All sets. It is empty without TLS.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct TlsFiles {
+    sets: Vec<LoadedSet>,
+    /// The time of the next look.
+    next_look: Option<Instant>,
+}
+
+/// Two are equal if they have the same files. Their contents may differ.
+impl PartialEq for TlsFiles {
+    fn eq(&self, other: &TlsFiles) -> bool {
+        let files = |all: &TlsFiles| -> Vec<FileSet> {
+            all.sets.iter().map(|set| set.files.clone()).collect()
+        };
+        files(self) == files(other)
+    }
+}
+
+impl Eq for TlsFiles {}
+
+impl TlsFiles {
+    /// Reads the files of the listeners with TLS.
+    ///
+    /// # Errors
+    /// Returns every file that cannot be read, or else the first mistake in the contents.
+    pub(crate) fn add_listeners(
+        &mut self,
+        files: ListenerTlsFiles,
+    ) -> Result<(), Vec<TlsFileProblem>> {
+        self.add(FileSet::Listeners(files))
+    }
+
+    /// Reads the files for the servers of a pool, by its place among all pools. Equal files are
+    /// read once.
+    ///
+    /// # Errors
+    /// As [`TlsFiles::add_listeners`].
+    pub(crate) fn add_pool(
+        &mut self,
+        files: ServerTlsFiles,
+        pool: usize,
+    ) -> Result<(), Vec<TlsFileProblem>> {
+        for set in &mut self.sets {
+            if let FileSet::Servers(known, pools) = &mut set.files
+                && *known == files
+            {
+                pools.push(pool);
+                return Ok(());
+            }
+        }
+        self.add(FileSet::Servers(files, vec![pool]))
+    }
+
+    fn add(&mut self, files: FileSet) -> Result<(), Vec<TlsFileProblem>> {
+        let cas = files.uses_system_cas().then(SystemCas::read);
+        let contents = files.read(cas.as_ref())?;
+        let made = files.make(&contents).map_err(|problem| vec![problem])?;
+        self.sets.push(LoadedSet {
+            files,
+            made,
+            cas,
+            content: HASHER.hash_one(&contents),
+            seen: None,
+            refused: None,
+        });
+        Ok(())
+    }
+
+    /// The TLS of the listeners.
+    pub(crate) fn of_listeners(&self) -> Option<ListenerTls> {
+        self.sets.iter().find_map(|set| match &set.made {
+            MadeOfFiles::Listeners(tls) => Some(tls.clone()),
+            MadeOfFiles::Servers(_) => None,
+        })
+    }
+
+    /// The TLS to the servers of each pool.
+    pub(crate) fn of_pools(&self, count: usize) -> Vec<Option<ServerTls>> {
+        let mut of_pools = vec![None; count];
+        for set in &self.sets {
+            if let (MadeOfFiles::Servers(tls), FileSet::Servers(_, pools)) = (&set.made, &set.files)
+            {
+                for &pool in pools {
+                    of_pools[pool] = Some(tls.clone());
+                }
+            }
+        }
+        of_pools
+    }
+
+    /// Whether there is a file to look at.
+    pub(crate) fn has_files(&self) -> bool {
+        self.sets.iter().any(|set| !set.files.paths().is_empty())
+    }
+
+    /// The paths of the private keys, with their options.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+        let paths = self.sets.iter().flat_map(|set| set.files.paths());
+        paths.filter(|(option, _)| ["tls-key", "server-tls-key"].contains(option))
+    }
+
+    /// The certificates of respool that expire.
+    pub(crate) fn expiries(&self) -> Vec<CertificateExpiry> {
+        let of_set = |set: &LoadedSet| {
+            let times = match &set.made {
+                MadeOfFiles::Listeners(tls) => tls.expiries().to_vec(),
+                MadeOfFiles::Servers(tls) => vec![tls.expiry()],
+            };
+            let paths = set.files.paths().into_iter();
+            let paths = paths.filter(|(option, _)| option.ends_with("tls-cert"));
+            let expiry = |((option, path), at): ((&'static str, &Path), Option<SystemTime>)| {
+                let path = path.to_owned();
+                Some(CertificateExpiry {
+                    option,
+                    path,
+                    at: at?,
+                })
+            };
+            paths.zip(times).filter_map(expiry).collect::<Vec<_>>()
+        };
+        let mut all: Vec<CertificateExpiry> = self.sets.iter().flat_map(of_set).collect();
+        // Pools with other settings may have the same certificate.
+        let mut seen = HashSet::new();
+        all.retain(|one| seen.insert((one.option, one.path.clone())));
+        all
+    }
+
+    /// A warning about each certificate that expires within [`EXPIRES_SOON`].
+    pub(crate) fn warnings(&self, now: SystemTime) -> Vec<String> {
+        let expiries = self.expiries().into_iter();
+        let warnings = expiries.filter_map(|CertificateExpiry { option, path, at }| {
+            let path = path.display();
+            let Ok(left) = at.duration_since(now) else {
+                // The certificate of respool is valid, or it would have been refused.
+                return Some(format!(
+                    "--{option}: `{path}` has an intermediate certificate that has expired: \
+                     replace it, as clients may refuse the chain"
+                ));
+            };
+            let hours = left.as_secs() / 3_600;
+            let left_text = match hours / 24 {
+                0 => format!("{hours} hours"),
+                1 => "1 day".to_owned(),
+                days => format!("{days} days"),
+            };
+            (left < EXPIRES_SOON)
+                .then(|| format!("--{option}: `{path}` expires in {left_text}: replace it before"))
+        });
+        warnings.collect()
+    }
+
+    /// The time until the next look; `None` without a file.
+    pub(crate) fn pause(&self, now: Instant) -> Option<Duration> {
+        let next = self
+            .next_look
+            .map_or(Duration::ZERO, |at| at.saturating_duration_since(now));
+        self.has_files().then_some(next)
+    }
+
+    /// A text for each set that names its files, if they have other contents than those in use.
+    /// Other files are a difference of their options.
+    pub(crate) fn changes_since(&self, in_use: &TlsFiles) -> Vec<String> {
+        let is_changed = |set: &&LoadedSet| {
+            let old = in_use.sets.iter();
+            let mut same = old.filter(|old| {
+                old.files.paths() == set.files.paths()
+                    && old.files.uses_system_cas() == set.files.uses_system_cas()
+            });
+            let first = same.next();
+            first.is_some_and(|first| first.content != set.content)
+                && same.all(|old| old.content != set.content)
+        };
+        let changed = self.sets.iter().filter(is_changed);
+        changed.map(|set| set.files.shown()).collect()
+    }
+
+    /// Takes what is in use for sets with the same settings and contents, so that clients and
+    /// servers may resume their TLS sessions after a reload.
+    pub(crate) fn keep_same(&mut self, in_use: &TlsFiles) {
+        for set in &mut self.sets {
+            let mut old = in_use.sets.iter();
+            let same =
+                old.find(|old| old.content == set.content && old.files.has_settings_of(&set.files));
+            if let Some(old) = same {
+                set.made = old.made.clone();
+            }
+        }
+    }
+
+    /// Looks at all files, if it is time. Passes sets with new contents to the workers.
+    pub(crate) fn look(&mut self, updates: &TlsUpdates, now: Instant) {
+        let is_due = self.next_look.is_none_or(|at| now >= at);
+        if !self.has_files() || !is_due {
+            return;
+        }
+        for set in &mut self.sets {
+            if set.look() {
+                tell(updates, &set.files, &set.made);
+            }
+        }
+        let is_settling = self.sets.iter().any(|set| set.seen.is_some());
+        self.next_look = Some(now + if is_settling { SETTLE } else { LOOK_EVERY });
+    }
+}
+
+/// Passes new TLS to all workers.
+fn tell(updates: &TlsUpdates, files: &FileSet, made: &MadeOfFiles) {
+    match (files, made) {
+        (FileSet::Listeners(_), MadeOfFiles::Listeners(tls)) => updates.replace_listeners(tls),
+        (FileSet::Servers(_, pools), MadeOfFiles::Servers(tls)) => {
+            for &pool in pools {
+                updates.replace_pool(pool, tls);
+            }
+        }
+        _ => unreachable!("a set makes the TLS of its own kind"),
+    }
+}
+
+impl LoadedSet {
+    /// Looks at the files. Returns whether it has made new TLS of them.
+    fn look(&mut self) -> bool {
+        let read = self.files.read(self.cas.as_ref());
+        let found = read
+            .as_ref()
+            .map_or(0, |contents| HASHER.hash_one(contents));
+        if found == self.content {
+            (self.seen, self.refused) = (None, None);
+            return false;
+        }
+        if self.refused == Some(found) {
+            self.seen = None;
+            return false;
+        }
+        if self.seen.replace(found) != Some(found) {
+            return false;
+        }
+        self.seen = None;
+        let made = read.and_then(|contents| {
+            let made = self.files.make(&contents);
+            made.map_err(|problem| vec![problem])
+        });
+        match made {
+            Ok(made) => {
+                (self.made, self.content, self.refused) = (made, found, None);
+                info!(
+                    files = &*plain(&self.files.shown_paths()),
+                    "there are new certificates: new connections use them, and those that are up \
+                     stay"
+                );
+                true
+            }
+            Err(problems) => {
+                self.refused = Some(found);
+                for TlsFileProblem { option, what } in problems {
+                    warn!(
+                        "--{option}: {}; the certificates from before stay",
+                        plain(&what)
+                    );
+                }
+                false
+            }
+        }
+    }
+}
+
+impl FileSet {
+    /// Whether both make the same TLS of the same contents. Their pools may differ.
+    fn has_settings_of(&self, other: &FileSet) -> bool {
+        match (self, other) {
+            (FileSet::Listeners(one), FileSet::Listeners(other)) => one == other,
+            (FileSet::Servers(one, _), FileSet::Servers(other, _)) => one == other,
+            _ => false,
+        }
+    }
+
+    /// Its files, each with the option that names it.
+    fn paths(&self) -> Vec<(&'static str, &Path)> {
+        match self {
+            FileSet::Listeners(files) => {
+                let identities = files.identities.iter();
+                let paths = identities.flat_map(|identity| {
+                    [
+                        ("tls-cert", identity.certificate.as_path()),
+                        ("tls-key", identity.key.as_path()),
+                    ]
+                });
+                let ca = files
+                    .client_ca
+                    .iter()
+                    .map(|path| ("tls-ca", path.as_path()));
+                paths.chain(ca).collect()
+            }
+            FileSet::Servers(files, _) => {
+                let identity = files.identity.iter();
+                let paths = identity.flat_map(|identity| {
+                    [
+                        ("server-tls-cert", identity.certificate.as_path()),
+                        ("server-tls-key", identity.key.as_path()),
+                    ]
+                });
+                let ca = files.ca.iter().filter(|_| files.verify);
+                let ca = ca.map(|path| ("server-tls-ca", path.as_path()));
+                paths.chain(ca).collect()
+            }
+        }
+    }
+
+    /// Whether servers need a certificate from a CA that the system trusts.
+    fn uses_system_cas(&self) -> bool {
+        matches!(self, FileSet::Servers(files, _) if files.verify && files.ca.is_none())
+    }
+
+    /// The paths as the log has them.
+    fn shown_paths(&self) -> String {
+        let paths = self.paths().into_iter();
+        let paths: Vec<_> = paths.map(|(_, path)| path.display().to_string()).collect();
+        paths.join(", ")
+    }
+
+    /// The paths and, if they count, the CAs of the system.
+    fn shown(&self) -> String {
+        match (self.uses_system_cas(), self.paths().is_empty()) {
+            (false, _) => self.shown_paths(),
+            (true, true) => "the CAs of the system".to_owned(),
+            (true, false) => format!("{}, the CAs of the system", self.shown_paths()),
+        }
+    }
+
+    /// Reads all files.
+    fn read(&self, cas: Option<&SystemCas>) -> Result<Contents, Vec<TlsFileProblem>> {
+        let (mut files, mut problems) = (Vec::new(), Vec::new());
+        for (option, path) in self.paths() {
+            match read_file(path, PEM_BYTES_MAX) {
+                Ok(bytes) => files.push(bytes),
+                Err(error) => problems.push(TlsFileProblem {
+                    option,
+                    what: format!("`{}` cannot be read: {error}", path.display()),
+                }),
+            }
+        }
+        let cas = cas.cloned();
+        match problems.is_empty() {
+            true => Ok(Contents { files, cas }),
+            false => Err(problems),
+        }
+    }
+
+    /// Makes the TLS of these contents.
+    fn make(&self, contents: &Contents) -> Result<MadeOfFiles, TlsFileProblem> {
+        let mut files = contents.files.iter().cloned();
+        let mut next = || files.next().unwrap_or_default();
+        let mut identity = |_: &IdentityFiles| TlsIdentity {
+            certificate_pem: next(),
+            key_pem: next(),
+        };
+        let made = match self {
+            FileSet::Listeners(files) => {
+                let identities = files.identities.iter().map(&mut identity).collect();
+                ListenerTls::new(&ListenerTlsSettings {
+                    identities,
+                    client_ca_pem: files.client_ca.as_ref().map(|_| next()),
+                    client_auth: files.client_auth,
+                    min_version: files.min_version,
+                })
+                .map(MadeOfFiles::Listeners)
+            }
+            FileSet::Servers(files, _) => {
+                let identity = files.identity.as_ref().map(&mut identity);
+                let roots = match &contents.cas {
+                    Some(cas) => Roots::System(cas.clone()),
+                    None if files.verify => Roots::Pem(next()),
+                    None => Roots::Pem(Vec::new()),
+                };
+                ServerTls::new(&ServerTlsSettings {
+                    roots,
+                    identity,
+                    server_name: files.name.clone(),
+                    verify: files.verify,
+                    min_version: MinVersion::Tls12,
+                })
+                .map(MadeOfFiles::Servers)
+            }
+        };
+        made.map_err(|problem| self.problem(&problem))
+    }
+
+    /// The problem with its option and its file.
+    fn problem(&self, problem: &TlsProblem) -> TlsFileProblem {
+        let is_server = matches!(self, FileSet::Servers(..));
+        let (option, place) = match (problem.input, is_server) {
+            (TlsInput::Certificate(index), false) => ("tls-cert", index),
+            (TlsInput::Certificate(index), true) => ("server-tls-cert", index),
+            (TlsInput::Key(index), false) => ("tls-key", index),
+            (TlsInput::Key(index), true) => ("server-tls-key", index),
+            (TlsInput::ClientCa, _) => ("tls-ca", 0),
+            (TlsInput::Roots, _) => ("server-tls-ca", 0),
+            (TlsInput::ServerName, _) => ("server-tls-name", 0),
+        };
+        let mut paths = self.paths().into_iter().filter(|(name, _)| *name == option);
+        let what = match paths.nth(place) {
+            Some((_, path)) => format!("`{}`: {problem}", path.display()),
+            None => problem.to_string(),
+        };
+        TlsFileProblem { option, what }
+    }
+}
