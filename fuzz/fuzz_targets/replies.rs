@@ -44,7 +44,7 @@ fn scan(bytes: &[u8], cuts: impl Iterator<Item = usize>) -> (Vec<(usize, u8)>, E
                     at += len;
                     ends.push((at, scanner.kind()));
                 }
-                Ok(Scanned::Part) => {
+                Ok(Scanned::Fragment) => {
                     assert!(scanner.is_inside());
                     at = cut;
                 }

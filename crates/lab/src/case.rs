@@ -77,6 +77,11 @@ pub enum LoadTarget {
         /// Workers of respool; Envoy has one.
         threads: u16,
     },
+    /// A process that clients reach over TLS: see [`crate::tls`].
+    Tls {
+        /// The process.
+        by: TlsBy,
+    },
     /// A proxy before the server that was not started by the lab.
     Other {
         /// Its name in tables.
@@ -88,6 +93,20 @@ pub enum LoadTarget {
     },
     /// The lab's echo server, which only receives and sends: see [`crate::floor`].
     Floor,
+}
+
+/// The process that ends the TLS of clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum TlsBy {
+    /// The server itself.
+    Server,
+    /// respool with one worker before the server.
+    Respool,
+    /// HAProxy with one thread before the server.
+    Haproxy,
+    /// stunnel before the server.
+    Stunnel,
 }
 
 /// How requests reach several servers.
@@ -152,6 +171,26 @@ impl Verb {
     }
 }
 
+impl TlsBy {
+    /// All of them, in the order of the tables.
+    pub const ALL: [TlsBy; 4] = [
+        TlsBy::Server,
+        TlsBy::Respool,
+        TlsBy::Haproxy,
+        TlsBy::Stunnel,
+    ];
+
+    /// A word for options and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            TlsBy::Server => "direct-tls",
+            TlsBy::Respool => "respool-tls",
+            TlsBy::Haproxy => "haproxy-tls",
+            TlsBy::Stunnel => "stunnel-tls",
+        }
+    }
+}
+
 impl Way {
     /// All of them, in the order of the tables.
     pub const ALL: [Way; 3] = [Way::Sharded, Way::Cluster, Way::Envoy];
@@ -177,6 +216,7 @@ impl LoadTarget {
             LoadTarget::Twemproxy => "twemproxy".to_owned(),
             LoadTarget::Envoy => "envoy".to_owned(),
             LoadTarget::Pool { way, servers, .. } => format!("{}-{servers}", way.name()),
+            LoadTarget::Tls { by } => by.name().to_owned(),
             LoadTarget::Other { name, .. } => name.clone(),
             LoadTarget::Floor => "floor".to_owned(),
         }
@@ -189,8 +229,13 @@ impl LoadTarget {
             | LoadTarget::Variant { threads, .. }
             | LoadTarget::Base { threads, .. }
             | LoadTarget::Pool { threads, .. } => Some(*threads),
-            LoadTarget::Twemproxy | LoadTarget::Envoy | LoadTarget::Floor => Some(1),
-            LoadTarget::Direct | LoadTarget::Other { .. } => None,
+            LoadTarget::Twemproxy
+            | LoadTarget::Envoy
+            | LoadTarget::Tls {
+                by: TlsBy::Respool | TlsBy::Haproxy,
+            }
+            | LoadTarget::Floor => Some(1),
+            LoadTarget::Direct | LoadTarget::Tls { .. } | LoadTarget::Other { .. } => None,
         }
     }
 
@@ -242,7 +287,15 @@ impl LoadTarget {
 
     /// Whether a proxy stands before the server.
     pub fn is_proxy(&self) -> bool {
-        !matches!(self, LoadTarget::Direct | LoadTarget::Floor)
+        !matches!(
+            self,
+            LoadTarget::Direct | LoadTarget::Tls { by: TlsBy::Server } | LoadTarget::Floor
+        )
+    }
+
+    /// Whether clients reach it over TLS.
+    pub fn has_tls(&self) -> bool {
+        matches!(self, LoadTarget::Tls { .. })
     }
 }
 

@@ -408,11 +408,11 @@ fn logarithmic(values: &mut dyn Iterator<Item = f64>) -> Vec<f64> {
     }
 }
 
-/// Width of a chart of curves with its axes ...
+/// The width of a chart of curves with its axes.
 const CURVES_WIDTH: f64 = 560.0;
 const CURVES_PLOT: f64 = 380.0;
 
-/// ... and its height with so many names in the legend.
+/// The height of a chart of curves with `count` names in the legend.
 fn curves_height(count: usize) -> f64 {
     CURVES_PLOT + 20.0 * count.div_ceil(2) as f64
 }
@@ -552,7 +552,7 @@ impl Curve {
 
 /// One line of [`steps`].
 pub struct StepLine {
-    /// For the tooltips.
+    /// The name in the tooltips.
     pub name: String,
     /// Its class in the style sheet.
     pub class: String,

@@ -4,7 +4,8 @@
 //! servers, respool before a Cluster, and Envoy's Redis proxy before the same Cluster. The direct
 //! server stands beside them. Ratios are medians of ratios within a round, as everywhere.
 
-use crate::case::{Case, LoadTarget, Verb, Way, Workload};
+use crate::bar::Bar;
+use crate::case::{LoadTarget, Verb, Way, Workload};
 use crate::experiment::{Experiment, in_turn};
 use crate::report::{CaseReport, Cost, Report, Round, paired};
 
@@ -66,26 +67,6 @@ pub struct Pooled<'a> {
     pub proxy_us_per_key: Option<f64>,
     /// CPU of all servers per key, for requests with many keys.
     pub server_us_per_key: Option<f64>,
-}
-
-/// A figure with its bound.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Bar {
-    /// Its case.
-    pub case: Case,
-    /// Its name.
-    pub figure: &'static str,
-    /// The bound; `None`: the figure is for information.
-    pub most: Option<f64>,
-    /// The measured figure; `None`: it was not measured.
-    pub found: Option<f64>,
-}
-
-impl Bar {
-    /// Whether the bound is kept; `None`: unknown.
-    pub fn is_kept(&self) -> Option<bool> {
-        Some(self.found? <= self.most?)
-    }
 }
 
 /// Every case over a pool, in the order of the tables. Empty for another experiment.
@@ -200,6 +181,7 @@ pub fn find(report: &Report, workload: Workload, way: Way, servers: u16) -> Opti
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::case::Case;
     use crate::options::RunOptions;
     use crate::report::tests::{example, round};
 

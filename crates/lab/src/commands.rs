@@ -18,10 +18,12 @@ pub mod histories;
 pub mod idle;
 pub mod load;
 pub mod ratios;
+pub mod rotation;
+pub mod scrape;
 pub mod servers;
 pub mod window;
 
-/// Reads the command line of a command: `Ok` to go on, `Err` with how the process ends.
+/// Reads the command line of a command. `Err`: the exit code of the process.
 fn read<T: Args>(name: &str, about: &str, args: &[OsString]) -> Result<T, ExitCode> {
     match flags::parse(about, args) {
         Ok(Some(given)) => Ok(given),

@@ -361,7 +361,7 @@ pub fn run(
 ) -> Result<FailoverReport, String> {
     settings.check()?;
     let proxy = match settings.through {
-        Through::Respool => Programs::find(respool, 0)?.respool?,
+        Through::Respool => Programs::respool(respool)?,
         Through::Envoy => servers::find_program("envoy")?,
     };
     let binary = servers::find(respool_checker::differ::flavour(&settings.flavour)?)?;

@@ -20,6 +20,7 @@
 //! from `respool_checker`.
 
 pub mod against;
+pub mod bar;
 pub mod case;
 pub mod chart;
 pub mod cluster;
@@ -46,4 +47,5 @@ pub mod schedule;
 pub mod table;
 pub mod tape;
 pub mod targets;
+pub mod tls;
 pub mod window;

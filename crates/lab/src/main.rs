@@ -5,21 +5,25 @@ use std::process::ExitCode;
 
 use respool_lab::commands;
 use respool_lab::experiment::{CONNECTIONS, EIGHT, LONE, MGET, SKEW};
+use respool_lab::tls::TLS;
 
 const HELP: &str = "\
 respool-lab: measures respool beside the direct server, beside other proxies and beside the cost
 of the kernel alone. Everything runs on this machine, in processes that the lab starts and ends.
 
-Experiments (each writes report.html, report.json, rounds.csv and prints its tables):
+Experiments (each prints its tables; with --out most write report.html, report.json, rounds.csv):
   eight        SET and GET, one by one and pipelined, direct and proxied
   lone         One connection, one request at a time: the cost of a hop
   connections  CPU per request at 50 and at 1,000 connections
   mget         The cost of a key in an MGET of 1 to 10,000 keys
   skew         GETs of skewed keys: how many commands of the server joining saves
   window       Gain and cost of the flush rules: time and CPU of a request over the load
+  tls          The cost of TLS to clients, beside the server's own and two other proxies
   cluster      The cost of dividing requests among several servers, beside Envoy
   failover     Errors and delays of clients until another server has replaced a failed one
   idle         Memory per idle connection
+  rotation     Whether a client fails or waits while certificates change
+  scrape       How long a scrape of the metrics takes
   against      Whether this build of respool costs more CPU per request than another one
 
 Tools:
@@ -46,9 +50,12 @@ fn main() -> ExitCode {
         "mget" => commands::experiment::run(&MGET, &args),
         "skew" => commands::experiment::run(&SKEW, &args),
         "window" => commands::window::run(&args),
+        "tls" => commands::experiment::run(&TLS, &args),
         "cluster" => commands::cluster::run(&args),
         "failover" => commands::failover::run(&args),
         "idle" => commands::idle::run(&args),
+        "rotation" => commands::rotation::run(&args),
+        "scrape" => commands::scrape::run(&args),
         "against" => commands::against::run(&args),
         "ratios" => commands::ratios::run(&args),
         "load" => commands::load::run(&args),

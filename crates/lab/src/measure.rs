@@ -453,6 +453,9 @@ fn run_benchmark(
     ] {
         command.args([flag, &value]);
     }
+    if let Some(ca) = &target.ca {
+        command.arg("--tls").arg("--cacert").arg(ca);
+    }
     if manner.generator_threads > 1 {
         command.args(["--threads", &manner.generator_threads.to_string()]);
     }

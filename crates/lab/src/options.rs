@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Case, LoadGenerator, LoadTarget, Verb, Way, Workload};
+use crate::case::{Case, LoadGenerator, LoadTarget, TlsBy, Verb, Way, Workload};
 use crate::flags::{self, ValueList, list, positive, seconds, value_bytes};
 use crate::targets::ServerChoice;
 
@@ -357,8 +357,9 @@ pub struct ExperimentArgs {
     /// SETs fused, and both.
     #[arg(long)]
     levels: bool,
-    /// Another proxy in the same rounds: twemproxy, envoy, or NAME=HOST:PORT,PID for one that
-    /// already runs before the same server. May be given several times.
+    /// Another target in the same rounds: twemproxy, envoy, direct-tls, respool-tls, haproxy-tls,
+    /// stunnel-tls, or NAME=HOST:PORT,PID for a proxy that already runs before the same server. May
+    /// be given several times.
     #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
     peers: Vec<LoadTarget>,
     /// An echo server in the same rounds: the cost of the kernel alone for a proxy.
@@ -541,7 +542,18 @@ pub(crate) fn levels() -> impl Iterator<Item = Variant> {
 }
 
 /// Names that no variant and no other proxy may have.
-const RESERVED: [&str; 6] = ["direct", "respool", "base", "twemproxy", "envoy", "floor"];
+const RESERVED: [&str; 10] = [
+    "direct",
+    "respool",
+    "base",
+    "twemproxy",
+    "envoy",
+    "floor",
+    "direct-tls",
+    "respool-tls",
+    "haproxy-tls",
+    "stunnel-tls",
+];
 
 /// respool with other options: `NAME=--OPTION...`.
 pub(crate) fn variant(text: &str) -> Result<Variant, String> {
@@ -555,8 +567,11 @@ pub(crate) fn variant(text: &str) -> Result<Variant, String> {
     Ok(Variant::new(name, words))
 }
 
-/// Another proxy: `twemproxy`, `envoy`, or `NAME=HOST:PORT,PID`.
+/// Another target: `twemproxy`, `envoy`, one with TLS, or `NAME=HOST:PORT,PID`.
 pub(crate) fn peer(text: &str) -> Result<LoadTarget, String> {
+    if let Some(by) = TlsBy::ALL.into_iter().find(|by| by.name() == text) {
+        return Ok(LoadTarget::Tls { by });
+    }
     match (text, text.split_once('=')) {
         ("twemproxy" | "nutcracker", _) => Ok(LoadTarget::Twemproxy),
         ("envoy", _) => Ok(LoadTarget::Envoy),

@@ -49,6 +49,13 @@ pub fn run(
             );
         }
     }
+    let has_tls = cases.iter().any(|case| case.target.has_tls());
+    if has_tls && options.generator == LoadGenerator::Own {
+        return Err(
+            "the lab's own generator has no TLS: measure with --generator redis-benchmark"
+                .to_owned(),
+        );
+    }
     if options.has_floor && !is_simple {
         return Err("the floor answers only SET and GET: measure without --floor".to_owned());
     }
@@ -69,7 +76,11 @@ pub fn run(
     let most = options.connections.iter().max().copied().unwrap_or(0);
     // Children inherit the limit: server and proxies need it as much as the generator.
     load::allow_descriptors(2 * most + 1000)?;
-    let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
+    let programs = Programs::find(
+        options.respool.as_deref(),
+        options.value_bytes,
+        cases.iter().map(|case| &case.target),
+    )?;
     for case in &cases {
         programs.check(&case.target)?;
     }
@@ -81,7 +92,9 @@ pub fn run(
     } else {
         None
     };
-    let backends = Backends::start(&options.server, cases.iter().map(|case| &case.target))?;
+    let certificates = programs.certificates.as_deref();
+    let targets = cases.iter().map(|case| &case.target);
+    let backends = Backends::start(&options.server, targets, certificates)?;
     let start = |target: &LoadTarget| {
         let start = || RunningTarget::start(target, backends.of(target), &programs);
         match &cores {
@@ -165,7 +178,7 @@ pub fn run(
         if stop.load(Ordering::Relaxed) {
             return Err(STOPPED.to_owned());
         }
-        let gone = gone(target, backend);
+        let gone = ended_process(target, backend);
         let is_over = gone.is_some();
         failures.extend(gone.map(|program| format!("{program} has ended, and the run with it")));
         failures.extend(problems);
@@ -206,8 +219,8 @@ pub fn run(
     })
 }
 
-/// A process of a measurement that has ended.
-fn gone(target: &RunningTarget, backend: &TargetServers) -> Option<String> {
+/// The first process of a measurement that has ended.
+fn ended_process(target: &RunningTarget, backend: &TargetServers) -> Option<String> {
     let proxy = target
         .pid
         .map(|pid| (target.target.to_string(), target.address, pid));

@@ -11,6 +11,7 @@ use crate::decay;
 use crate::figure;
 use crate::flags::{WIDTH, wrap};
 use crate::report::{CaseReport, Cost, FigureSpread, Report, Round};
+use crate::tls;
 use crate::window;
 
 /// The output of a text.
@@ -501,10 +502,16 @@ pub fn window(report: &Report) -> Option<Table> {
     })
 }
 
-/// The bounds over three servers; `None` without pools.
+/// The bounds over three servers, or those for TLS; `None` without such targets.
 pub fn bars(report: &Report) -> Option<Table> {
-    let rows: Vec<Vec<String>> = cluster::bars(report)
+    let (of_pools, of_tls) = (cluster::bars(report), tls::bars(report));
+    let subject = match of_pools.is_empty() {
+        true => "TLS to clients",
+        false => "Over 3 servers",
+    };
+    let rows: Vec<Vec<String>> = of_pools
         .into_iter()
+        .chain(of_tls)
         .map(|bar| {
             let [what, connections] = load(bar.case.workload);
             let kept = bar
@@ -522,7 +529,7 @@ pub fn bars(report: &Report) -> Option<Table> {
         })
         .collect();
     (!rows.is_empty()).then(|| Table {
-        caption: format!("Over 3 servers, {}", basis(report)),
+        caption: format!("{subject}, {}", basis(report)),
         head: heads(&[
             "case", "conns", "target", "figure", "found", "at most", "bar",
         ]),

@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply};
@@ -19,8 +20,9 @@ use respool_testkit::topologies::{
 };
 use serde::{Deserialize, Serialize};
 
-use crate::case::{Behind, LoadTarget, Way};
+use crate::case::{Behind, LoadTarget, TlsBy, Way};
 use crate::cpu;
+use crate::tls::{LabCertificates, haproxy_configuration, stunnel_configuration};
 
 /// The server behind all targets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,6 +73,8 @@ pub struct TargetServers {
     pub behind: Behind,
     /// Its servers, at least one.
     pub servers: Vec<Listening>,
+    /// The port with TLS of the one server, if it has one.
+    tls: Option<ReservedPort>,
     _held: Option<OwnedServers>,
 }
 
@@ -103,6 +107,8 @@ pub struct RunningTarget {
     pub target: LoadTarget,
     /// Its address.
     pub address: SocketAddr,
+    /// The CA of its certificate; `None`: it is reached without TLS.
+    pub ca: Option<PathBuf>,
     /// The process between generator and server; `None` for the server itself.
     pub pid: Option<u32>,
     /// Facts about it; `None` for the server itself.
@@ -119,6 +125,8 @@ pub struct Programs {
     pub respool: Result<PathBuf, String>,
     /// Size of the values in replies of the floor.
     pub value_bytes: usize,
+    /// The certificates of targets with TLS, if there are such targets.
+    pub certificates: Option<Arc<LabCertificates>>,
 }
 
 /// A child that is killed and reaped when dropped.
@@ -144,32 +152,64 @@ impl Deref for HeldChild {
 }
 
 impl Programs {
-    /// Finds the running lab, and respool: as named, or next to the lab, or from PATH.
+    /// Finds the running lab, and respool: as named, or next to the lab, or from PATH. Makes the
+    /// certificates if a target needs them.
     ///
     /// # Errors
-    /// When the lab cannot find its own path.
-    pub fn find(respool: Option<&Path>, value_bytes: usize) -> Result<Programs, String> {
-        let lab = std::env::current_exe().map_err(|error| format!("where am I? {error}"))?;
-        let beside = lab.with_file_name("respool");
-        let respool = match respool {
-            Some(path) if path.is_file() => Ok(path.to_owned()),
-            Some(path) => Err(format!("--respool {}: there is no such file", path.display())),
-            None if beside.is_file() => Ok(beside),
-            None => servers::find_program("respool").map_err(|_| {
-                "respool is not next to respool-lab and not in PATH: build it (cargo build --release), \
-                 or name it (--respool PATH), or measure without it (--no-respool; cluster: --ways envoy)"
-                    .to_owned()
-            }),
+    /// When the lab cannot find its own path, or the certificates cannot be made.
+    pub fn find<'a>(
+        respool: Option<&Path>,
+        value_bytes: usize,
+        mut targets: impl Iterator<Item = &'a LoadTarget>,
+    ) -> Result<Programs, String> {
+        let lab = running_lab()?;
+        let respool = find_respool(respool, &lab);
+        let certificates = match targets.any(LoadTarget::has_tls) {
+            true => {
+                let made = LabCertificates::make();
+                Some(Arc::new(
+                    made.map_err(|error| format!("certificates: {error}"))?,
+                ))
+            }
+            false => None,
         };
         Ok(Programs {
             lab,
             respool,
             value_bytes,
+            certificates,
         })
     }
 }
 
+fn running_lab() -> Result<PathBuf, String> {
+    std::env::current_exe().map_err(|error| format!("the lab cannot find its own path: {error}"))
+}
+
+/// The respool that is named, or next to this lab, or in PATH.
+fn find_respool(named: Option<&Path>, lab: &Path) -> Result<PathBuf, String> {
+    let beside = lab.with_file_name("respool");
+    match named {
+        Some(path) if path.is_file() => Ok(path.to_owned()),
+        Some(path) => Err(format!("--respool {}: there is no such file", path.display())),
+        None if beside.is_file() => Ok(beside),
+        None => servers::find_program("respool").map_err(|_| {
+            "respool is not next to respool-lab and not in PATH: build it (cargo build --release), \
+             or name it (--respool PATH), or measure without it (--no-respool; cluster: --ways envoy)"
+                .to_owned()
+        }),
+    }
+}
+
 impl Programs {
+    /// The respool that is named, or next to the running lab, or in PATH.
+    ///
+    /// # Errors
+    /// When there is none. One line says what to do.
+    pub fn respool(named: Option<&Path>) -> Result<PathBuf, String> {
+        find_respool(named, &running_lab()?)
+    }
+
     /// Checks that respool knows the kind of pool behind a target.
     ///
     /// # Errors
@@ -203,23 +243,34 @@ impl TargetServers {
     ///
     /// # Errors
     /// One line that names the missing program and the way to get it.
-    pub fn start(choice: &ServerChoice) -> Result<TargetServers, String> {
+    pub fn start(
+        choice: &ServerChoice,
+        certificates: Option<&LabCertificates>,
+    ) -> Result<TargetServers, String> {
         if let ServerChoice::Running { address, pid } = choice {
             return TargetServers::of_running(*address, *pid);
         }
         let binary = choice.binary()?;
         let version = servers::version(&binary).map_err(|error| error.to_string())?;
-        let server =
-            ServerProcess::start::<&str>(&binary, &[]).map_err(|error| error.to_string())?;
+        let tls = certificates.map(|_| ReservedPort::new()).transpose();
+        let tls = tls.map_err(|error| error.to_string())?;
+        let options = match (certificates, &tls) {
+            (Some(certificates), Some(tls)) => certificates.server_options(tls.port),
+            _ => Vec::new(),
+        };
+        let server = ServerProcess::start(&binary, &options).map_err(|error| error.to_string())?;
         let (address, pid) = (server.address(), server.pid());
         let facts = ProcessFacts {
             name: "server".to_owned(),
             version,
             command: format!(
-                "{} --port {} --save '' --appendonly no",
+                "{} --port {} --save '' --appendonly no {}",
                 binary.display(),
-                address.port()
-            ),
+                address.port(),
+                options.join(" ")
+            )
+            .trim_end()
+            .to_owned(),
             address: address.to_string(),
             pid,
             threads: cpu::threads(pid),
@@ -229,6 +280,7 @@ impl TargetServers {
             facts,
             behind: Behind::Server,
             servers: vec![Listening { address, pid }],
+            tls,
             _held: Some(OwnedServers::One(server)),
         })
     }
@@ -242,7 +294,7 @@ impl TargetServers {
         let version = servers::version(&binary).map_err(|error| error.to_string())?;
         let failed = |error: io::Error| format!("{behind}: {error}");
         let held = match behind {
-            Behind::Server => return TargetServers::start(choice),
+            Behind::Server => return TargetServers::start(choice, None),
             Behind::Shards(count) => {
                 Shards::start::<&str>(&binary, count.into(), &[]).map(OwnedServers::Shards)
             }
@@ -295,6 +347,7 @@ impl TargetServers {
             facts,
             behind,
             servers,
+            tls: None,
             _held: Some(held),
         })
     }
@@ -302,6 +355,14 @@ impl TargetServers {
     /// The address of its first server.
     pub fn address(&self) -> SocketAddr {
         self.servers[0].address
+    }
+
+    /// The address with TLS of its one server.
+    fn tls_address(&self) -> Result<SocketAddr, String> {
+        let port = self.tls.as_ref().map(|tls| tls.port);
+        let port =
+            port.ok_or("the server was started without TLS: name a binary (--server PATH)")?;
+        Ok(SocketAddr::new(self.address().ip(), port))
     }
 
     /// respool's URL for it.
@@ -340,6 +401,7 @@ impl TargetServers {
             facts,
             behind: Behind::Server,
             servers: vec![Listening { address, pid }],
+            tls: None,
             _held: None,
         })
     }
@@ -347,7 +409,10 @@ impl TargetServers {
 
 impl ServerChoice {
     /// The binary of its servers.
-    fn binary(&self) -> Result<PathBuf, String> {
+    ///
+    /// # Errors
+    /// When there is none, or a running server is named. The text says what to do.
+    pub(crate) fn binary(&self) -> Result<PathBuf, String> {
         match self {
             ServerChoice::Running { .. } => {
                 Err("a pool's servers are the lab's own: name a binary (--server PATH)".to_owned())
@@ -367,8 +432,9 @@ impl Backends {
     pub fn start<'a>(
         choice: &ServerChoice,
         targets: impl Iterator<Item = &'a LoadTarget>,
+        certificates: Option<&LabCertificates>,
     ) -> Result<Backends, String> {
-        let mut backends = Backends(vec![TargetServers::start(choice)?]);
+        let mut backends = Backends(vec![TargetServers::start(choice, certificates)?]);
         for target in targets {
             let behind = target.behind();
             if backends.0.iter().all(|other| other.behind != behind) {
@@ -420,11 +486,13 @@ impl RunningTarget {
                 return Ok(RunningTarget {
                     target: target.clone(),
                     address: server.address(),
+                    ca: None,
                     pid: None,
                     facts: None,
                     _process: None,
                 });
             }
+            LoadTarget::Tls { by } => return RunningTarget::start_tls(*by, server, programs),
             LoadTarget::Other { address, pid, .. } => {
                 let address = crate::flags::address(address)?;
                 let _ = cpu::read(*pid).map_err(failed)?;
@@ -440,6 +508,7 @@ impl RunningTarget {
                 return Ok(RunningTarget {
                     target: target.clone(),
                     address,
+                    ca: None,
                     pid: Some(*pid),
                     facts: Some(facts),
                     _process: None,
@@ -522,6 +591,15 @@ impl RunningTarget {
         if target.has_server() {
             wait_until_served(held.address()).map_err(failed)?;
         }
+        Ok(RunningTarget::of(target, held, version, configuration))
+    }
+
+    fn of(
+        target: &LoadTarget,
+        held: HeldChild,
+        version: String,
+        configuration: Option<String>,
+    ) -> RunningTarget {
         let (address, pid) = (held.address(), held.pid());
         let facts = ProcessFacts {
             name: target.to_string(),
@@ -532,12 +610,77 @@ impl RunningTarget {
             threads: cpu::threads(pid),
             configuration,
         };
-        Ok(RunningTarget {
+        RunningTarget {
             target: target.clone(),
             address,
+            ca: None,
             pid: Some(pid),
             facts: Some(facts),
             _process: Some(held),
+        }
+    }
+
+    /// Starts a target with TLS before the server. The server itself has it already.
+    fn start_tls(
+        by: TlsBy,
+        server: &TargetServers,
+        programs: &Programs,
+    ) -> Result<RunningTarget, String> {
+        let target = LoadTarget::Tls { by };
+        let failed = |error: io::Error| format!("{target}: {error}");
+        let certificates = programs.certificates.as_ref();
+        let certificates = certificates.ok_or_else(|| format!("{target}: no certificates"))?;
+        let plain = server.address();
+        let (held, version, configuration) = match by {
+            TlsBy::Server => {
+                return Ok(RunningTarget {
+                    address: server.tls_address()?,
+                    target,
+                    ca: Some(certificates.ca.clone()),
+                    pid: None,
+                    facts: None,
+                    _process: None,
+                });
+            }
+            TlsBy::Respool => {
+                let binary = programs.respool.clone()?;
+                let proxy = Proxy::start_with(&binary, |port| {
+                    let mut args = vec!["--backend".to_owned(), server.url()];
+                    args.extend(["--threads".to_owned(), "1".to_owned()]);
+                    args.extend(certificates.respool_options(port));
+                    args
+                });
+                let version = first_line(&binary, "--version");
+                (HeldChild::Proxy(proxy.map_err(failed)?), version, None)
+            }
+            TlsBy::Haproxy => {
+                let binary = servers::find_program("haproxy")?;
+                let process = with_configuration("haproxy.cfg", &mut |port, file| {
+                    let mut command = Command::new(&binary);
+                    command.arg("-db").arg("-f").arg(file);
+                    let text = haproxy_configuration(port, plain, &certificates.bundle);
+                    (command, text)
+                });
+                let (process, text) = process.map_err(failed)?;
+                let version = first_line(&binary, "-v");
+                (HeldChild::Process(process), version, Some(text))
+            }
+            TlsBy::Stunnel => {
+                let binary = servers::find_program("stunnel")?;
+                let process = with_configuration("stunnel.conf", &mut |port, file| {
+                    let mut command = Command::new(&binary);
+                    command.arg(file);
+                    let text = stunnel_configuration(port, plain, &certificates.bundle);
+                    (command, text)
+                });
+                let (process, text) = process.map_err(failed)?;
+                let version = first_line(&binary, "-version");
+                (HeldChild::Process(process), version, Some(text))
+            }
+        };
+        Ok(RunningTarget {
+            ca: Some(certificates.ca.clone()),
+            ..RunningTarget::of(&target, held, version, configuration)
         })
     }
 }
@@ -774,20 +917,20 @@ mod tests {
 
     #[test]
     fn a_running_server_is_recognised_and_a_wrong_pid_refused() {
-        let own = TargetServers::start(&ServerChoice::Found).unwrap();
+        let own = TargetServers::start(&ServerChoice::Found, None).unwrap();
         let choice = |pid| ServerChoice::Running {
             address: own.address(),
             pid,
         };
-        let found = TargetServers::start(&choice(own.servers[0].pid)).unwrap();
+        let found = TargetServers::start(&choice(own.servers[0].pid), None).unwrap();
         assert_eq!(found.facts.version, own.facts.version);
-        let problem = TargetServers::start(&choice(std::process::id())).unwrap_err();
+        let problem = TargetServers::start(&choice(std::process::id()), None).unwrap_err();
         assert!(problem.contains("not"), "{problem}");
     }
 
     #[test]
     fn a_tally_has_every_command_and_key_but_no_info() {
-        let own = TargetServers::start(&ServerChoice::Found).unwrap();
+        let own = TargetServers::start(&ServerChoice::Found, None).unwrap();
         let mut inspector = Inspector::connect(own.address()).unwrap();
         let before = inspector.tally().unwrap();
         assert_eq!(inspector.tally().unwrap(), before, "asking does not count");

@@ -102,9 +102,9 @@ fn check_files(folder: &Path, output: &Output, cases: usize, rounds: usize) -> R
                 "{id}"
             );
             let batch = round.mean_batch();
-            // Slightly below one counts as one: a request that was waiting at the reading left in a
-            // later batch.
-            assert!(batch.is_none_or(|requests| requests > 0.9), "{id}");
+            // Somewhat below one counts as one: a request that was waiting at the reading left in a
+            // later batch, and the smallest case has sixty requests.
+            assert!(batch.is_none_or(|requests| requests > 0.8), "{id}");
             assert!(server > 0.0 && proxy > 0.0, "{id}: every process used CPU");
         }
     }

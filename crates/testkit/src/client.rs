@@ -320,11 +320,7 @@ impl Client {
     /// # Errors
     /// When the connection ends, or the bytes are no reply.
     pub fn try_reply(&mut self) -> io::Result<Reply> {
-        let bytes = self.try_reply_bytes()?;
-        let frame = Frame::read(&bytes);
-        frame
-            .map(Reply::from)
-            .ok_or_else(|| broken(format!("no reply: {:?}", shown(&bytes))))
+        read_reply(&mut self.reader)
     }
 
     /// The bytes of one reply, with its elements.
@@ -338,27 +334,7 @@ impl Client {
     /// # Errors
     /// When the connection ends, or the bytes are no reply.
     pub fn try_reply_bytes(&mut self) -> io::Result<Vec<u8>> {
-        let mut scanner = ReplyFramer::default();
-        let mut bytes = Vec::new();
-        loop {
-            let read = match self.reader.fill_buf() {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                read => read?,
-            };
-            if read.is_empty() {
-                let text = format!("closed behind {:?}", shown(&bytes));
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
-            }
-            let end = scanner
-                .feed(read)
-                .map_err(|_| broken(format!("no reply: {:?}", shown(read))))?;
-            let taken = end.unwrap_or(read.len());
-            bytes.extend_from_slice(&read[..taken]);
-            self.reader.consume(taken);
-            if end.is_some() {
-                return Ok(bytes);
-            }
-        }
+        read_reply_bytes(&mut self.reader)
     }
 
     /// Reads this many replies.
@@ -432,6 +408,39 @@ impl Client {
     /// Resets the connection.
     pub fn vanish(self) {
         reset(self.stream());
+    }
+}
+
+/// Reads one reply from any stream.
+pub(crate) fn read_reply(reader: &mut impl BufRead) -> io::Result<Reply> {
+    let bytes = read_reply_bytes(reader)?;
+    let frame = Frame::read(&bytes);
+    frame
+        .map(Reply::from)
+        .ok_or_else(|| broken(format!("no reply: {:?}", shown(&bytes))))
+}
+
+fn read_reply_bytes(reader: &mut impl BufRead) -> io::Result<Vec<u8>> {
+    let mut scanner = ReplyFramer::default();
+    let mut bytes = Vec::new();
+    loop {
+        let read = match reader.fill_buf() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            read => read?,
+        };
+        if read.is_empty() {
+            let text = format!("closed behind {:?}", shown(&bytes));
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, text));
+        }
+        let end = scanner
+            .feed(read)
+            .map_err(|_| broken(format!("no reply: {:?}", shown(read))))?;
+        let taken = end.unwrap_or(read.len());
+        bytes.extend_from_slice(&read[..taken]);
+        reader.consume(taken);
+        if end.is_some() {
+            return Ok(bytes);
+        }
     }
 }
 

@@ -2,11 +2,12 @@
 //!
 //! - [`servers`] starts one server or one respool on a reserved port.
 //! - [`topologies`] starts Clusters, Sentinels with their primaries, and plain shards.
+//! - [`certificates`] makes a CA and certificates.
 //! - [`scene`] lets a server of a topology fail and waits until another one has taken over.
 //! - [`fault_proxy`] stands before a server and delays, cuts or garbles its replies.
 //! - [`fake`] has nodes that answer by a script.
-//! - [`client`] is a blocking client. [`reply`] finds the end of a reply, and [`frame`] reads it as
-//!   a tree. They share no code with the program under test.
+//! - [`client`] is a blocking client, [`tls_client`] one over TLS. [`reply`] finds the end of a
+//!   reply, and [`frame`] reads it as a tree. They share no code with the program under test.
 //! - [`words`] shows bytes as a person types them.
 //! - [`counting`] has sessions that know the value of each of their keys.
 //! - [`random`], [`time`] and [`children`]: seeds, waiting, and processes that end with their
@@ -14,6 +15,7 @@
 
 use std::io::Write;
 
+pub mod certificates;
 pub mod children;
 pub mod client;
 pub mod counting;
@@ -25,6 +27,7 @@ pub mod reply;
 pub mod scene;
 pub mod servers;
 pub mod time;
+pub mod tls_client;
 pub mod topologies;
 pub mod words;
 

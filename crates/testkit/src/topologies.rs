@@ -9,11 +9,12 @@ use std::ffi::OsStr;
 use std::io;
 use std::net::SocketAddr;
 use std::ops::Deref;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use crate::certificates::CertificateFiles;
 use crate::client::{Client, Reply};
-use crate::servers::{Process, ServerProcess};
+use crate::servers::{Process, ReservedPort, ServerProcess};
 
 mod cluster;
 mod sentinels;
@@ -26,12 +27,58 @@ pub use sentinels::{Sentinels, SentinelsSettings, Watched};
 pub struct Node {
     server: ServerProcess,
     password: Option<String>,
+    /// The port of its clients with TLS, reserved as long as this lives.
+    tls_port: Option<ReservedPort>,
+}
+
+/// The TLS of servers: they have a port with TLS beside the plain one.
+#[derive(Clone, Debug)]
+pub struct TestTls {
+    /// The certificate of the servers.
+    pub identity: CertificateFiles,
+    /// The CA of their peers.
+    pub ca: PathBuf,
+    /// Whether clients need a certificate.
+    pub asks_clients: bool,
+}
+
+impl TestTls {
+    /// Reserves a port, and the arguments by which a server has TLS there.
+    ///
+    /// # Errors
+    /// When no port is free.
+    pub fn listen(&self) -> io::Result<(ReservedPort, Vec<String>)> {
+        let port = ReservedPort::new()?;
+        let number = port.port.to_string();
+        let path = |path: &Path| path.display().to_string();
+        let asks = if self.asks_clients { "yes" } else { "no" };
+        let args = [
+            ("--tls-port", number),
+            ("--tls-cert-file", path(&self.identity.cert)),
+            ("--tls-key-file", path(&self.identity.key)),
+            ("--tls-ca-cert-file", path(&self.ca)),
+            ("--tls-auth-clients", asks.to_owned()),
+        ];
+        let args = args
+            .into_iter()
+            .flat_map(|(name, value)| [name.to_owned(), value]);
+        Ok((port, args.collect()))
+    }
 }
 
 impl Node {
     fn new(server: ServerProcess, password: Option<&str>) -> Node {
-        let password = password.map(str::to_owned);
-        Node { server, password }
+        Node {
+            server,
+            password: password.map(str::to_owned),
+            tls_port: None,
+        }
+    }
+
+    /// Where clients with TLS connect.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        let port = self.tls_port.as_ref()?.port;
+        Some(SocketAddr::new(self.address().ip(), port))
     }
 
     /// Whether it runs and is not frozen, so that it can answer.

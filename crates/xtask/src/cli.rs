@@ -20,12 +20,23 @@ pub(crate) fn program() -> Command {
         )
         .arg(print())
         .args(options());
+    let reload = Command::new("reload")
+        .about("Have a running respool read its configuration again")
+        .arg(
+            Arg::new("file")
+                .value_name("FILE")
+                .help(reference::CONFIG.1)
+                .value_hint(ValueHint::FilePath),
+        )
+        .arg(check_only())
+        .args(options());
     Command::new("respool")
         .version(env!("CARGO_PKG_VERSION"))
         .about("Batch the requests of many clients for few Redis or Valkey servers")
         .subcommand_required(true)
         .subcommand(serve)
         .subcommand(check)
+        .subcommand(reload)
 }
 
 /// `--config` and every option of the table.
@@ -50,6 +61,14 @@ pub(crate) fn print() -> Arg {
     Arg::new("print")
         .long("print")
         .help("Show every value in effect, and where it comes from")
+        .action(ArgAction::SetTrue)
+}
+
+/// `--check`, of `respool reload` alone.
+pub(crate) fn check_only() -> Arg {
+    Arg::new("check")
+        .long("check")
+        .help("Show the differences to the configuration in effect, and apply nothing")
         .action(ArgAction::SetTrue)
 }
 

@@ -3,7 +3,7 @@
 //! - [`command_table`] generates the command table and its page;
 //! - [`man`] and [`completions`] generate the manual page and the completions of the shells, by the
 //!   model of the command line in [`cli`];
-//! - [`mod@reference`] generates the pages about options and INFO in docs/reference;
+//! - [`mod@reference`] generates the pages about options, INFO and metrics in docs/reference;
 //! - [`tidy`] checks rules for the sources beyond those of the compiler and rustfmt.
 
 mod cli;
@@ -34,8 +34,8 @@ cargo xtask TASK
                    write completions/ for bash, zsh and fish from the option table
   man [--check]    write docs/respool.1 from the option table
   reference [--check]
-                   write docs/reference/options.md and docs/reference/info.md from the option table,
-                   the counters and the fields of INFO
+                   write options.md, info.md and metrics.md in docs/reference from the option table,
+                   the counters, the fields of INFO and the table of metrics
   tidy [--accept]  check imports between the engine's folders, the width of comments and Markdown,
                    names of types, lengths of functions, methods that ask by their name, files that
                    the architecture pages name, and commit subjects.

@@ -10,7 +10,8 @@ use crate::generated::Generated;
 const DESCRIPTION: &str = "\
 respool is a proxy between many clients and few Redis or Valkey servers. It batches the requests of \
 all clients and returns the replies to each client in order. `respool check` reports everything \
-that is wrong with a configuration and does nothing else.
+that is wrong with a configuration and does nothing else. `respool reload` has a running respool \
+read its configuration again, as SIGHUP does.
 
 SIGTERM or SIGINT stops respool: it accepts no more clients, answers the requests that have arrived, \
 and exits. A second signal stops it at once.";
@@ -42,7 +43,8 @@ pub(crate) fn file() -> Generated {
         .about("batch the requests of many clients for few Redis or Valkey servers")
         .long_about(format!("{DESCRIPTION}\n\n{}", reference::LAYERS))
         .override_usage(
-            "respool serve [--config FILE] [OPTIONS]\nrespool check [FILE] [--print] [OPTIONS]",
+            "respool serve [--config FILE] [OPTIONS]\nrespool check [FILE] [--print] [OPTIONS]\n\
+             respool reload [--check] [FILE] [OPTIONS]",
         );
     let man = Man::new(program);
     let mut page = format!("{HEAD}.TH RESPOOL 1 \"\" \"respool {VERSION}\"\n");
@@ -50,7 +52,7 @@ pub(crate) fn file() -> Generated {
     page.push_str(&rendered(|text| man.render_synopsis_section(text)));
     page.push_str(&rendered(|text| man.render_description_section(text)));
     page.push_str(".SH OPTIONS\n");
-    page.push_str(&options([cli::config(), cli::print()]));
+    page.push_str(&options([cli::config(), cli::print(), cli::check_only()]));
     for topic in reference::topics() {
         page.push_str(&format!(".SS \"{}\"\n", topic.title));
         if !topic.intro.is_empty() {
@@ -92,6 +94,7 @@ fn long_help(option: &OptionText) -> String {
     if option.per_pool {
         facts.push(format!("In the file {}", reference::PER_POOL));
     }
+    facts.push(format!("At a reload: {}", option.at_reload));
     let brief = format!("{}.", option.brief);
     let mut paragraphs = vec![brief.as_str()];
     paragraphs.extend(&option.more);

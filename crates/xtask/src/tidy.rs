@@ -7,6 +7,7 @@
 //! | [`names`] | a type name is declared once in all crates | `shared-names.txt` |
 //! | [`functions`] | a function has at most 100 lines | `long-functions.txt` |
 //! | [`predicates`] | `is_`, `has_` and `may_` take no `&mut self` | `mutating-predicates.txt` |
+//! | [`engine`] | `impl Engine` is short, in its folder, and for several components | none |
 //! | [`paths`] | a file that the architecture pages name exists | none |
 //! | [`commits`] | a commit subject is `area: imperative`, at most 72 characters | none |
 //!
@@ -15,6 +16,7 @@
 
 mod columns;
 mod commits;
+mod engine;
 mod folders;
 mod functions;
 mod list;
@@ -77,6 +79,7 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
         let list = ExceptionList::read(root, check.list)?;
         report.push_str(&list.compare(&(check.find)(&sources)));
     }
+    report.push_str(&engine::report(&sources));
     report.push_str(&paths::report(&sources));
     match commits::subjects(root) {
         Ok(subjects) => report.push_str(&commits::report(&subjects)),

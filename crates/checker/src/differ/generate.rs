@@ -23,7 +23,7 @@ use super::templates::{
 #[derive(Clone, Debug)]
 pub(crate) struct CaseRecipe {
     pub(crate) connections: usize,
-    /// Requests, about.
+    /// The approximate number of requests.
     pub(crate) steps: usize,
     /// Names of classes and ways.
     pub(crate) classes: BTreeSet<&'static str>,
@@ -81,12 +81,12 @@ pub(crate) struct RoundGenerator<'a> {
     serial: u64,
 }
 
-/// What one connection may do in a round.
+/// The requests that a connection may send in a round.
 struct AllowedRequests<'a> {
     connection: usize,
     /// Its state after the requests of this round.
     session: SessionModel,
-    /// Keys and channels that it owns in this round.
+    /// Keys and channels that the connection owns in this round.
     owned: &'a BTreeSet<&'static [u8]>,
     has_cache: bool,
     is_alone: bool,
@@ -310,7 +310,8 @@ impl<'a> RoundGenerator<'a> {
             let together: BTreeSet<&'static [u8]> = names_in(request.args()).collect();
             let taken = together.iter().find_map(|name| owners.get(name).copied());
             let owner = taken.unwrap_or_else(|| *self.random.pick(&players));
-            // Where two groups of names meet, only one can have its owner: the rest has none.
+            // If the names of a group have several owners, one owner keeps the group. The names of
+            // the others have no owner in this round.
             for name in together {
                 match owners.get(name) {
                     Some(other) if *other != owner => {
@@ -348,7 +349,9 @@ impl<'a> RoundGenerator<'a> {
         };
         let mut requests = Vec::new();
         while requests.len() < count {
-            if self.has("protocol") && self.random.one_in(100) {
+            // An empty line after CLIENT REPLY SKIP uses up the skip in servers.
+            let skips = allowed.session.replies == ReplySwitch::Skip;
+            if self.has("protocol") && !skips && self.random.one_in(100) {
                 let request = self.raw();
                 let closes = matches!(request, ScriptRequest::Closes(_));
                 // Redis 8.2 does not answer a protocol error behind a command that waited, until
@@ -384,8 +387,8 @@ impl<'a> RoundGenerator<'a> {
                 break;
             }
             if waits {
-                // Runs when another connection has served it, at an unknown time: so nothing may
-                // depend on it.
+                // These requests run when another connection ends the wait. That time is unknown,
+                // so no result may depend on it.
                 for _ in 0..self.random.below(3) {
                     let harmless = [
                         "PING",
@@ -438,7 +441,8 @@ impl<'a> RoundGenerator<'a> {
         let recipe = self.recipe;
         // Where every fitting request is left out, the step ends.
         let mut attempts = (0..20).map_while(|_| self.any_request(allowed));
-        attempts.find(|args| !recipe.omits(args) && !tells_itself(&allowed.session, args))
+        attempts
+            .find(|args| !recipe.omits(args) && !messages_own_connection(&allowed.session, args))
     }
 
     /// One request that fits the state of the connection.
@@ -904,16 +908,16 @@ fn blocking_family(args: &[Vec<u8>]) -> Option<(Family, Vec<u8>)> {
     }
 }
 
-/// Whether it may block, if only for a moment.
+/// Whether a request may block, if only for a moment.
 fn may_wait(args: &[Vec<u8>]) -> bool {
     // Redis 8 empties a database in the background and blocks the client until then.
     let waits = ["WAIT", "WAITAOF", "FLUSHALL", "FLUSHDB"];
     blocking_family(args).is_some() || waits.contains(&name(args).as_str())
 }
 
-/// Whether EXEC would send a message to its own connection. Up to Redis 7.0 such a message becomes
-/// one extra element of the reply, which no client can parse.
-fn tells_itself(session: &SessionModel, args: &[Vec<u8>]) -> bool {
+/// Whether a request, once EXEC runs it, sends a message to its own connection. Up to Redis 7.0
+/// such a message becomes one extra element of the reply, which no client can parse.
+fn messages_own_connection(session: &SessionModel, args: &[Vec<u8>]) -> bool {
     let Some(queue) = &session.queue else {
         return false;
     };
@@ -926,7 +930,7 @@ fn tells_itself(session: &SessionModel, args: &[Vec<u8>]) -> bool {
     }
 }
 
-/// Whether it surely changes no key.
+/// Whether a request surely changes no key.
 fn reads(args: &[Vec<u8>]) -> bool {
     let arg = |index: usize| args.get(index).map_or(&[][..], Vec::as_slice);
     let id = commands::resolve(args.len(), arg);

@@ -139,7 +139,7 @@ pub fn run(args: &[OsString]) -> ExitCode {
 fn run_all(arguments: &DifferArgs) -> Result<bool, String> {
     let mut settings = arguments.settings();
     if !arguments.self_check {
-        settings.respool = Programs::find(arguments.respool.as_deref(), 0)?.respool?;
+        settings.respool = Programs::respool(arguments.respool.as_deref())?;
     }
     let script = match &arguments.replay {
         Some(path) => {

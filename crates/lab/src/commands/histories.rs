@@ -289,7 +289,7 @@ fn with_shown(proxy: Proxy) -> Result<(Proxy, Shown), String> {
 }
 
 fn proxy(arguments: &HistoriesArgs, url: &str) -> Result<Proxy, String> {
-    let respool = Programs::find(arguments.respool.as_deref(), 0)?.respool?;
+    let respool = Programs::respool(arguments.respool.as_deref())?;
     let mut args = vec![format!("--backend={url}")];
     args.extend(arguments.respool_args.iter().cloned());
     Proxy::start(&respool, &args).map_err(|error| error.to_string())

@@ -2,13 +2,17 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::io;
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
+
+use respool_testkit::tls_client::{TlsClient, TlsPeer};
 
 use super::{fail, read};
 use crate::case::LoadTarget;
@@ -38,10 +42,18 @@ struct IdleArgs {
     /// Measure without respool.
     #[arg(long)]
     no_respool: bool,
-    /// Another proxy: twemproxy, envoy, or NAME=HOST:PORT,PID for one that already runs before the
-    /// same server. May be given several times.
+    /// Another proxy: twemproxy, envoy, respool-tls, haproxy-tls, stunnel-tls, or
+    /// NAME=HOST:PORT,PID for one that already runs before the same server. May be given several
+    /// times.
     #[arg(long = "peer", value_name = "PEER", value_parser = peer)]
     peers: Vec<LoadTarget>,
+}
+
+/// A connection without requests.
+#[expect(dead_code, reason = "held for its drop")]
+enum IdleClient {
+    Plain(TcpStream),
+    Tls(Box<TlsClient>),
 }
 
 /// Connections that come first and do not count.
@@ -99,10 +111,14 @@ pub fn run(args: &[OsString]) -> ExitCode {
 fn measure(options: &RunOptions) -> Result<IdleReport, String> {
     let most = options.connections.iter().max().copied().unwrap_or(0);
     load::allow_descriptors(most + FIRST + 1000)?;
-    let programs = Programs::find(options.respool.as_deref(), options.value_bytes)?;
+    let programs = Programs::find(
+        options.respool.as_deref(),
+        options.value_bytes,
+        options.peers.iter(),
+    )?;
     let started = machine::utc(machine::now());
     let machine = Machine::look();
-    let server = TargetServers::start(&options.server)?;
+    let server = TargetServers::start(&options.server, programs.certificates.as_deref())?;
     let mut targets: Vec<LoadTarget> = Vec::new();
     if !options.is_without_respool {
         targets.extend(
@@ -139,10 +155,19 @@ fn measure_one(running: &RunningTarget, connections: usize) -> Result<IdleResult
     let pid = running
         .pid
         .ok_or_else(|| format!("{target} has no process of its own"))?;
-    let open = |count: usize| -> Result<Vec<TcpStream>, String> {
+    let tls = running.ca.as_ref().map(|ca| TlsPeer::trusting(ca).config());
+    let tls = tls.transpose().map_err(|error| error.to_string())?;
+    let connect = || -> io::Result<IdleClient> {
+        let Some(config) = &tls else {
+            return load::open_and_ping(running.address).map(IdleClient::Plain);
+        };
+        let mut client = TlsClient::open(running.address, "localhost", Arc::clone(config))?;
+        client.try_call("PING")?;
+        Ok(IdleClient::Tls(Box::new(client)))
+    };
+    let open = |count: usize| -> Result<Vec<IdleClient>, String> {
         let one = |place| {
-            load::open_and_ping(running.address)
-                .map_err(|error| format!("{target}: connection {place} of {count}: {error}"))
+            connect().map_err(|error| format!("{target}: connection {place} of {count}: {error}"))
         };
         (1..=count).map(one).collect()
     };

@@ -10,7 +10,9 @@ use std::time::Duration;
 use crate::client::{Client, Reply};
 use respool_protocol::slot::SLOTS;
 
-use super::{FORM_LIMIT, Node, REPLICATION, check_replica, check_running, text, wait_until};
+use super::{
+    FORM_LIMIT, Node, REPLICATION, TestTls, check_replica, check_running, text, wait_until,
+};
 use crate::servers::ServerProcess;
 
 /// The settings of a [`TestCluster`].
@@ -24,6 +26,8 @@ pub struct ClusterSettings {
     pub node_timeout: Duration,
     /// The password of clients and of nodes among each other.
     pub password: Option<String>,
+    /// The TLS of clients and of the bus; nodes have a plain port, too.
+    pub tls: Option<TestTls>,
     /// More arguments for every node, such as `--cluster-require-full-coverage`, `no`.
     pub args: Vec<String>,
 }
@@ -36,6 +40,7 @@ impl Default for ClusterSettings {
             replicas: 1,
             node_timeout: Duration::from_millis(1000),
             password: None,
+            tls: None,
             args: Vec::new(),
         }
     }
@@ -403,10 +408,24 @@ impl TestCluster {
             args.extend(["--requirepass", password, "--masterauth", password]);
         }
         args.extend(self.settings.args.iter().map(String::as_str));
-        let node = Node::new(
-            ServerProcess::start_with_bus(&self.binary, &args)?,
-            password,
-        );
+        let tls = self
+            .settings
+            .tls
+            .as_ref()
+            .map(TestTls::listen)
+            .transpose()?;
+        if let Some((_, own)) = &tls {
+            args.extend(["--tls-cluster", "yes"]);
+            args.extend(own.iter().map(String::as_str));
+        }
+        let server = match tls {
+            Some(_) => ServerProcess::start_with_tls_bus(&self.binary, &args)?,
+            None => ServerProcess::start_with_bus(&self.binary, &args)?,
+        };
+        let node = Node {
+            tls_port: tls.map(|(port, _)| port),
+            ..Node::new(server, password)
+        };
         self.ids.push(text(&node.order(&["CLUSTER", "MYID"])?)?);
         self.nodes.push(node);
         Ok(())
@@ -543,7 +562,9 @@ impl TestCluster {
     }
 
     fn keys_on(&self, ends: &mut Ends, slot: u16, to: usize, max: usize) -> io::Result<usize> {
-        let address = self.nodes[to].address();
+        // With TLS on the bus, MIGRATE speaks TLS as well.
+        let node = &self.nodes[to];
+        let address = node.tls_address().unwrap_or(node.address());
         let (ip, port) = (address.ip().to_string(), address.port().to_string());
         let mut moved = 0;
         let mut before = Vec::new();

@@ -233,7 +233,7 @@ fn a_rule_that_does_nothing_is_an_error() {
                 .replace("class = \"read\"", "spread = \"all\"\nmerge = \"one\"")
                 + &rule("\"a\"")
                     .replace("retry", "fan_out")
-                    .replace("class = \"read\"", "spread = \"home\"\nmerge = \"one\""),
+                    .replace("class = \"read\"", "spread = \"default\"\nmerge = \"one\""),
             "two rules set fan_out of a",
         ),
     ] {

@@ -1,0 +1,413 @@
+//! `impl Engine` stays thin: where it is written, its length, and which methods belong to it.
+//!
+//! A private method belongs to `Engine` if it touches two components, or calls another method of
+//! `Engine`. Any other method belongs to the data plane, or to the one component that it touches.
+
+use std::collections::BTreeSet;
+use std::fmt::Write as _;
+
+use proc_macro2::{Delimiter, Spacing, TokenTree};
+
+use super::sources::{Sources, ident, inside, without_tests};
+
+const SRC: &str = "crates/engine/src/";
+
+/// Fields of `struct Engine` that are no components.
+const NO_COMPONENTS: [&str; 2] = ["plane", "tick_at"];
+
+/// Lines of all `impl Engine` blocks together, at most. This number may only shrink: a
+/// change that makes the blocks shorter lowers it.
+const LINES_MAX: usize = 2_394;
+/// The number has to be lowered once the blocks are this much shorter.
+const LINES_SLACK: usize = 50;
+
+/// The report on `impl Engine` in the sources. It is empty if all is well.
+pub(super) fn report(sources: &Sources) -> String {
+    let mut report = String::new();
+    let mut blocks = Vec::new();
+    let mut components = Vec::new();
+    for file in sources.shipped() {
+        let below = file.path.strip_prefix(SRC).unwrap_or_default();
+        let is_place = below == "engine.rs" || below.starts_with("engine/");
+        for block in blocks_in(&file.tokens) {
+            if !is_place {
+                let _ = writeln!(
+                    report,
+                    "{}:{}: `impl Engine` stands in `engine.rs` and `engine/` only: make this a \
+                     method of the component or of `DataPlane`, and return an outcome",
+                    file.path, block.line
+                );
+            }
+            blocks.push((file.path.as_str(), block));
+        }
+        if below == "engine.rs" {
+            components = components_in(&file.tokens);
+        }
+    }
+    if components.is_empty() {
+        let _ = writeln!(
+            report,
+            "{SRC}engine.rs: no `struct Engine` with components was found: have this check read \
+             the file where it stands now"
+        );
+    }
+    let lines = blocks.iter().map(|(_, block)| block.lines).sum();
+    report.push_str(&length_report(lines, LINES_MAX));
+    report.push_str(&methods_report(&blocks, &components));
+    report
+}
+
+/// The report on the sum of the lines.
+fn length_report(lines: usize, lines_max: usize) -> String {
+    if lines > lines_max {
+        return format!(
+            "{SRC}engine: `impl Engine` has {lines} lines, at most {lines_max} are allowed: move \
+             decisions to components or to `DataPlane`, which return outcomes\n"
+        );
+    }
+    if lines + LINES_SLACK <= lines_max {
+        return format!(
+            "crates/xtask/src/tidy/engine.rs: `impl Engine` has {lines} lines: lower `LINES_MAX` \
+             to {lines}\n"
+        );
+    }
+    String::new()
+}
+
+/// The report on the methods that belong elsewhere.
+fn methods_report(blocks: &[(&str, Block)], components: &[String]) -> String {
+    let all: BTreeSet<&str> = methods(blocks).map(|(_, one)| one.name.as_str()).collect();
+    let mut report = String::new();
+    for (path, method) in methods(blocks).filter(|(_, method)| !method.is_public) {
+        let named = |name: &&String| method.named.contains(*name);
+        let touched: Vec<&String> = components.iter().filter(named).collect();
+        let is_other = |name: &String| *name != method.name && all.contains(name.as_str());
+        let calls = method.named.iter().any(is_other);
+        if calls || touched.len() > 1 {
+            continue;
+        }
+        let to = match touched[..] {
+            [component] => format!("the component `{component}`, with the data plane as argument"),
+            _ => "`DataPlane`, or a function of the values that it reads".to_owned(),
+        };
+        let _ = writeln!(
+            report,
+            "{path}:{}: `Engine::{}` needs no second component and calls no other method of \
+             `Engine`: move it to {to}",
+            method.line, method.name
+        );
+    }
+    report
+}
+
+fn methods<'a>(blocks: &'a [(&'a str, Block)]) -> impl Iterator<Item = (&'a str, &'a Method)> {
+    let methods =
+        |(path, block): &'a (&'a str, Block)| block.methods.iter().map(|one| (*path, one));
+    blocks.iter().flat_map(methods)
+}
+
+/// An `impl Engine { ... }`.
+struct Block {
+    line: usize,
+    /// From `impl` to the closing brace.
+    lines: usize,
+    methods: Vec<Method>,
+}
+
+struct Method {
+    name: String,
+    line: usize,
+    is_public: bool,
+    /// The names behind `self.` and `Self::` in its body: fields and methods.
+    named: BTreeSet<String>,
+}
+
+/// The components that `Engine` owns beside the data plane: the fields of `struct Engine`.
+fn components_in(tokens: &[TokenTree]) -> Vec<String> {
+    let tokens = without_tests(tokens);
+    let is_head = |pair: &[TokenTree]| {
+        ident(pair.first()).as_deref() == Some("struct")
+            && ident(pair.get(1)).as_deref() == Some("Engine")
+    };
+    let Some(head) = tokens.windows(2).position(is_head) else {
+        return Vec::new();
+    };
+    let Some(body) = inside(tokens.get(head + 2), Delimiter::Brace) else {
+        return Vec::new();
+    };
+    // `::` within a type is two colons; the one behind the name of a field stands alone.
+    let field = |three: &[TokenTree]| match three {
+        [TokenTree::Ident(name), TokenTree::Punct(colon), type_of]
+            if colon.as_char() == ':'
+                && colon.spacing() == Spacing::Alone
+                && !matches!(type_of, TokenTree::Punct(next) if next.as_char() == ':') =>
+        {
+            Some(name.to_string())
+        }
+        _ => None,
+    };
+    let fields = body.windows(3).filter_map(field);
+    let is_component = |name: &String| !NO_COMPONENTS.contains(&name.as_str());
+    fields.filter(is_component).collect()
+}
+
+/// Whether the tokens before a block are `impl` and a path to `Engine`, as `impl super::Engine`.
+/// Returns the place of `impl`.
+fn head_of(tokens: &[TokenTree]) -> Option<usize> {
+    let is_colon =
+        |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == ':');
+    if ident(tokens.last()).as_deref() != Some("Engine") {
+        return None;
+    }
+    let is_of_path = |token: &TokenTree| is_colon(token) || ident(Some(token)).is_some();
+    let path = tokens
+        .iter()
+        .rev()
+        .take_while(|token| is_of_path(token))
+        .count();
+    let path_at = tokens.len() - path;
+    let is_impl = |token: &TokenTree| ident(Some(token)).as_deref() == Some("impl");
+    let impl_at = path_at + tokens[path_at..].iter().rposition(is_impl)?;
+    // `Engine` is the first word, or a `::` stands between any two words of the path.
+    let words = &tokens[impl_at + 1..];
+    let is_path = words
+        .windows(2)
+        .all(|pair| is_colon(&pair[0]) || is_colon(&pair[1]));
+    is_path.then_some(impl_at)
+}
+
+/// The blocks among `tokens`, those in modules included.
+fn blocks_in(tokens: &[TokenTree]) -> Vec<Block> {
+    let tokens = without_tests(tokens);
+    let mut found = Vec::new();
+    for (at, token) in tokens.iter().enumerate() {
+        match (token, head_of(&tokens[..at])) {
+            (TokenTree::Group(group), Some(head)) if group.delimiter() == Delimiter::Brace => {
+                let line = tokens[head].span().start().line;
+                let body: Vec<TokenTree> = group.stream().into_iter().collect();
+                found.push(Block {
+                    line,
+                    lines: group.span_close().end().line + 1 - line,
+                    methods: methods_in(&body),
+                });
+            }
+            _ => {
+                if let Some(body) = inside(Some(token), Delimiter::Brace) {
+                    found.extend(blocks_in(&body));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The methods of a block.
+fn methods_in(tokens: &[TokenTree]) -> Vec<Method> {
+    let mut found = Vec::new();
+    let mut is_public = false;
+    let mut at = 0;
+    while at < tokens.len() {
+        match (ident(tokens.get(at)).as_deref(), ident(tokens.get(at + 1))) {
+            (Some("pub"), _) => {
+                // `pub(crate)` is for the engine's own files.
+                is_public = inside(tokens.get(at + 1), Delimiter::Parenthesis).is_none();
+            }
+            // A constant or a type of the block, which may be public.
+            (Some("const" | "type"), Some(word)) if word != "fn" && word != "unsafe" => {
+                is_public = false;
+            }
+            (Some("fn"), Some(name)) => {
+                let line = tokens[at].span().start().line;
+                let mut named = BTreeSet::new();
+                let body = tokens[at..].iter().position(|token| {
+                    matches!(token, TokenTree::Group(group)
+                        if group.delimiter() == Delimiter::Brace)
+                });
+                at += body.unwrap_or_default();
+                if let Some(body) = inside(tokens.get(at), Delimiter::Brace) {
+                    collect_named(&body, &mut named);
+                }
+                found.push(Method {
+                    name,
+                    line,
+                    is_public,
+                    named,
+                });
+                is_public = false;
+            }
+            _ => {}
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Collects the names behind `self.` and `Self::`.
+fn collect_named(tokens: &[TokenTree], named: &mut BTreeSet<String>) {
+    let is = |at: usize, c: char| match tokens.get(at) {
+        Some(TokenTree::Punct(punct)) => punct.as_char() == c,
+        _ => false,
+    };
+    for (at, token) in tokens.iter().enumerate() {
+        if let TokenTree::Group(group) = token {
+            let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+            collect_named(&inner, named);
+        }
+        let name = match ident(Some(token)).as_deref() {
+            Some("self") if is(at + 1, '.') => ident(tokens.get(at + 2)),
+            Some("Self") if is(at + 1, ':') => ident(tokens.get(at + 3)),
+            _ => None,
+        };
+        named.extend(name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tidy::sources::File;
+
+    fn sources(files: &[(&str, &str)]) -> Sources {
+        let file = |(path, text): &(&str, &str)| File::rust(path, (*text).into()).unwrap();
+        Sources {
+            files: files.iter().map(file).collect(),
+        }
+    }
+
+    fn blocks(text: &str) -> Vec<(&'static str, Block)> {
+        let file = File::rust("a.rs", text.into()).unwrap();
+        let blocks = blocks_in(&file.tokens);
+        blocks.into_iter().map(|block| ("a.rs", block)).collect()
+    }
+
+    fn faulty(text: &str) -> String {
+        methods_report(&blocks(text), &["local".to_owned(), "admin".to_owned()])
+    }
+
+    /// Other folders do not add to `Engine`. Other types, traits and tests are not meant.
+    #[test]
+    fn engine_is_written_in_its_own_folder() {
+        let block = "impl Engine { pub fn a(&self) {} }";
+        let elsewhere = report(&sources(&[("crates/engine/src/pubsub.rs", block)]));
+        assert!(elsewhere.contains("pubsub.rs:1: `impl Engine` stands in"));
+        for (path, text) in [
+            ("crates/engine/src/engine.rs", block),
+            ("crates/engine/src/engine/pinned.rs", block),
+            ("crates/engine/src/pubsub.rs", "impl Engines { fn a() {} }"),
+            ("crates/engine/src/pubsub.rs", "impl Drop for Engine {}"),
+            (
+                "crates/engine/src/pubsub.rs",
+                "impl Trait for super::Engine {}",
+            ),
+            (
+                "crates/engine/src/pubsub.rs",
+                "impl engine::Engine::Part {}",
+            ),
+            ("crates/engine/tests/engine/world.rs", block),
+        ] {
+            let report = report(&sources(&[(path, text)]));
+            assert!(!report.contains("stands in"), "{path}: {report}");
+        }
+    }
+
+    /// A path in front of the name does not hide a block.
+    #[test]
+    fn block_with_a_path_is_seen() {
+        for path in ["super::Engine", "crate::engine::Engine", "::a::Engine"] {
+            let block = format!("impl {path} {{\n}}\n");
+            let elsewhere = report(&sources(&[("crates/engine/src/pubsub.rs", &block)]));
+            assert!(
+                elsewhere.contains("pubsub.rs:1: `impl Engine` stands in"),
+                "{path}"
+            );
+            let lines: usize = blocks(&block).iter().map(|(_, block)| block.lines).sum();
+            assert_eq!(lines, 2, "{path}");
+        }
+    }
+
+    /// The components are the fields of `struct Engine`, so a new one counts at once.
+    #[test]
+    fn components_are_the_fields_of_the_engine() {
+        let engine = "pub struct Engine {
+            pub(crate) plane: data_plane::DataPlane,
+            /// Its doc.
+            pub(crate) local: Box<dyn Fn(u8) -> local::Local>,
+            #[expect(x)]
+            new_one: New,
+            tick_at: Time,
+        }
+        impl Engine {
+            fn a(&mut self) { self.plane.b(&self.new_one); }
+            fn c(&mut self) { self.local.d(&self.new_one); }
+        }";
+        let file = File::rust("a.rs", engine.into()).unwrap();
+        assert_eq!(components_in(&file.tokens), ["local", "new_one"]);
+        let report = report(&sources(&[("crates/engine/src/engine.rs", engine)]));
+        assert!(
+            report.contains("`Engine::a` needs no second component"),
+            "{report}"
+        );
+        assert!(
+            report.contains("move it to the component `new_one`"),
+            "{report}"
+        );
+        assert!(!report.contains("Engine::c"), "{report}");
+    }
+
+    /// If the struct moves away, the check fails instead of finding no components.
+    #[test]
+    fn missing_struct_is_an_offence() {
+        let block = "impl Engine { pub fn a(&self) {} }";
+        let report = report(&sources(&[("crates/engine/src/engine.rs", block)]));
+        assert!(report.contains("no `struct Engine`"), "{report}");
+    }
+
+    /// The lines count from `impl` to the brace, in all blocks.
+    #[test]
+    fn lines_of_all_blocks_count() {
+        let text = "impl Engine {\n}\n\nimpl Engine {\n    // a\n}\n";
+        let lines: usize = blocks(text).iter().map(|(_, block)| block.lines).sum();
+        assert_eq!(lines, 5);
+    }
+
+    /// Too many lines fail. Much fewer fail too, so that the number shrinks with the blocks.
+    #[test]
+    fn number_of_lines_may_only_shrink() {
+        assert_eq!(length_report(100, 100), "");
+        assert_eq!(length_report(51, 100), "");
+        assert!(length_report(101, 100).contains("at most 100 are allowed"));
+        assert!(length_report(50, 100).contains("lower `LINES_MAX` to 50"));
+    }
+
+    /// A method of one component, and one of the data plane, belong there.
+    #[test]
+    fn method_of_one_component_is_an_offence() {
+        let one = "impl Engine { fn a(&mut self) { b(&mut self.plane, || self.local.c()); } }";
+        assert!(faulty(one).contains("move it to the component `local`"));
+        let none = "impl Engine { pub(crate) fn a(&mut self) { self.plane.b(); self.a() } }";
+        assert!(faulty(none).contains("a.rs:1: `Engine::a` needs no second component"));
+        assert!(faulty(none).contains("move it to `DataPlane`"));
+    }
+
+    /// A public constant does not make the method behind it public.
+    #[test]
+    fn public_constant_does_not_hide_a_method() {
+        let text = "impl Engine { pub const A: u8 = 1; fn b(&mut self) { self.local.c(); } }";
+        assert!(faulty(text).contains("`Engine::b`"));
+        let public = "impl Engine { pub const fn b(&self) { self.local.c(); } }";
+        assert_eq!(faulty(public), "");
+    }
+
+    /// Two components, a call of another method, or the public surface make a method `Engine`'s.
+    #[test]
+    fn flows_and_public_methods_are_clean() {
+        let text = "impl Engine {
+            pub fn a(&self) { self.plane.b() }
+            fn c(&mut self) { self.local.d(&self.admin); }
+            pub(crate) fn e(&mut self) { if x { self.c() } }
+            fn f() { Self::c() }
+            pub(crate) fn g(&mut self) { self.plane.b(|| { self.e() }) }
+        }";
+        assert_eq!(faulty(text), "");
+    }
+}
