@@ -4,6 +4,7 @@ import importlib.util
 import os
 import pathlib
 import socket
+import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 
@@ -41,9 +42,13 @@ def server_args(name):
 class Side:
     """One of the two sides, as a context manager. The suite under test connects to `port`."""
 
-    def __init__(self, name, server, respool_args, starts=True, kind="server"):
-        """`kind`: the kind of servers behind respool or, on the direct side, of the servers."""
+    def __init__(self, name, server, respool_args, starts=True, kind="server", tls=False):
+        """`kind`: the kind of servers behind respool or, on the direct side, of the servers.
+
+        `tls`: clients connect with TLS. The direct side is a server of its own with TLS.
+        """
         self.name = name
+        self.tls = tls
         self.kind = kind
         self.starts = starts
         self.server_name = server
@@ -52,25 +57,35 @@ class Side:
 
     def __enter__(self):
         # Some suites start their own servers, and take only the server's name from here.
-        self.server = self.respool = self.port = None
+        self.server = self.respool = self.port = self.folder = self.ca = None
         if not self.starts:
             return self
         args = server_args(self.server_name)
+        respool_args = self.respool_args
+        if self.tls:
+            self.folder = tempfile.TemporaryDirectory(prefix="respool-")
+            self.ca, certificate, key = servers.make_certificate(self.folder.name)
+            respool_args = [*respool_args, "--tls-listen=127.0.0.1:0", f"--tls-cert={certificate}", f"--tls-key={key}"]
         if self.kind != "server":
             self.server = servers.Several(self.kind, self.server_name, *args)
             # Clients of several servers find the others through this one.
             self.port = int(self.server.addresses[0].rsplit(":", 1)[1])
         else:
             self.port = free_port()
-            args += ["--port", str(self.port), "--bind", "127.0.0.1"]
+            args += ["--bind", "127.0.0.1"]
+            if self.tls and self.name == "direct":
+                args += ["--tls-port", str(self.port), "--tls-auth-clients", "no"]
+                args += ["--tls-ca-cert-file", self.ca, "--tls-cert-file", certificate, "--tls-key-file", key]
+            else:
+                args += ["--port", str(self.port)]
             self.server = servers.Server(server_program(self.server_name), *args)
         if self.name == "proxied":
             try:
-                self.respool = servers.Respool(self.server, *self.respool_args)
+                self.respool = servers.Respool(self.server, *respool_args)
             except BaseException:
                 self.server.close()
                 raise
-            self.port = self.respool.port
+            self.port = self.respool.tls_port if self.tls else self.respool.port
         return self
 
     def __exit__(self, *_):
@@ -82,6 +97,8 @@ class Side:
         finally:
             if self.server:
                 self.server.close()
+            if self.folder:
+                self.folder.cleanup()
 
 
 def free_port():

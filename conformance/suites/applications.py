@@ -15,7 +15,8 @@ direct side gets REDIS_SENTINELS and REDIS_MASTER instead. A process prints one 
     ACTIVITY done N         N was executed, received or answered
     ACTIVITY error TEXT     the application got an error
 
-At a line on standard input, a process stops sending. At the end of standard input, it ends. Servers
+At a line on standard input, a process stops sending. At the end of standard input, it ends. An
+application with the setting `at-rest` pauses at the line `pause`, until the line `resume`. Servers
 write each request to disk before they reply, so a restart may lose nothing.
 """
 
@@ -38,8 +39,8 @@ from suites.processes import RUNNING, kill_session, run_checked
 SOURCES = pathlib.Path(__file__).resolve().parents[1] / "applications"
 # The minimum number of items of each activity before the disturbance, and after it.
 ITEMS_MIN = 10
-# The time in which a worker records the end of a job.
-REST_SECONDS = 0.15
+# The time in which a worker records the end of a job, also on a busy machine.
+REST_SECONDS = 1
 STOP_SECONDS = 1
 # A Sentinel demotes the old primary some ten seconds after the failover. Until then an application
 # may stay connected to it.
@@ -102,12 +103,17 @@ class Application:
         started = wait_until(everything_works, START_SECONDS_MAX, processes)
         results = {"starts": said(started, "not every activity did its first items: " + lines.tail())}
         if self.settings.get("at-rest"):
-            # Waits until the worker is idle. In the middle of a job it would end directly, too.
-            wait_until(lambda: not any(lines.lost(activity) for activity in activities), START_SECONDS_MAX, processes)
+            # The worker must be idle: in the middle of a job it would end directly, too.
+            for process in processes:
+                process.say("pause")
+            time.sleep(STOP_SECONDS)
+            rests = wait_until(lambda: not any(lines.lost(activity) for activity in activities), START_SECONDS_MAX, processes)
+            if not rests:
+                raise RuntimeError("the worker did not finish its jobs: " + lines.tail())
             time.sleep(REST_SECONDS)
         # Errors during the start are not compared.
         lines.forget_errors()
-        getattr(there, unit)()
+        getattr(there, unit)(lambda: self.resume(processes))
         before = {activity: lines.last(activity) for activity in activities}
         fresh = lambda activity: [number for number in lines.done(activity) if number > before[activity]]
         wait_until(lambda: all(len(fresh(activity)) >= ITEMS_MIN for activity in activities), PATIENCE_SECONDS, processes)
@@ -133,6 +139,12 @@ class Application:
                 counted[activity, "lost"] = lines.lost(activity)
         return counted, results
 
+    def resume(self, processes):
+        """Lets the senders of an application at rest send again."""
+        if self.settings.get("at-rest"):
+            for process in processes:
+                process.say("resume")
+
     def compared(self, unit, side_name, counted):
         """Checks that respool adds no errors, losses or repetitions to those of the direct side."""
         results = {}
@@ -155,7 +167,10 @@ def said(good, text):
 
 
 class Servers:
-    """The server and respool behind the application on one side, and the ways to disturb them."""
+    """The server and respool behind the application on one side, and the ways to disturb them.
+
+    Each way calls `is_away` as soon as the server no longer serves.
+    """
 
     def __init__(self, unit, side):
         self.unit, self.side = unit, side
@@ -191,23 +206,26 @@ class Servers:
         finally:
             self.server.close()
 
-    def restart(self):
+    def restart(self, is_away):
         self.server.process.terminate()
         self.server.process.wait(servers.PATIENCE_SECONDS)
+        is_away()
         time.sleep(0.5)
         self.server.start()
 
-    def kill(self):
+    def kill(self, is_away):
         self.server.kill()
+        is_away()
         time.sleep(1)
         self.server.start()
 
-    def outage(self):
+    def outage(self, is_away):
         self.server.kill()
+        is_away()
         time.sleep(5)
         self.server.start()
 
-    def failover(self):
+    def failover(self, is_away):
         name = self.server.backend.rsplit("/", 1)[1]
         asked = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name]
         old = ask(self.server.addresses[0], *asked)
@@ -217,6 +235,7 @@ class Servers:
         moved = lambda: all(ask(address, *asked) != old for address in self.server.addresses)
         if not wait_until(moved, PATIENCE_SECONDS, []):
             raise RuntimeError("the Sentinels named no other primary")
+        is_away()
 
 
 class Process:

@@ -21,8 +21,11 @@ EDITS = {
         # Before and after all specs, the suite connects to shards, Sentinels and a Cluster on fixed
         # ports. The specs for those are not run.
         ("\tif !RECluster {\n", '\tif os.Getenv("REDIS_RING") != "" {\n', 2),
-    ]
+    ],
+    # Clients without TLS get it, if the suite runs with TLS: conformance_tls.go.
+    "options.go": [("func (opt *Options) init() {\n", "func (opt *Options) init() {\n\topt.conformanceTLS()\n", 1)],
 }
+OURS = ["conformance_test.go", "conformance_tls.go"]
 
 
 class GoRedis:
@@ -40,9 +43,9 @@ class GoRedis:
 
     def prepare(self, _requirements):
         """Downloads the module, checks its sum and builds its tests, if they are not cached."""
-        ours = pathlib.Path(__file__).with_name("conformance_test.go")
+        ours = [pathlib.Path(__file__).with_name(name) for name in OURS]
         stamp = self.program.with_suffix(".stamp")
-        made_of = json.dumps([self.pin, EDITS, ours.read_text()])
+        made_of = json.dumps([self.pin, EDITS, *(file.read_text() for file in ours)])
         if stamp.exists() and stamp.read_text() == made_of:
             return
         found = json.loads(run_checked(["go", "mod", "download", "-json", f"{MODULE}@{self.pin['version']}"]))
@@ -59,7 +62,8 @@ class GoRedis:
                     raise RuntimeError(f"{name} of {MODULE} has {old!r} {text.count(old)} times, expected {times}")
                 text = text.replace(old, new)
             (self.source / name).write_text(text)
-        shutil.copy(ours, self.source)
+        for file in ours:
+            shutil.copy(file, self.source)
         run_checked(["go", "test", "-c", "-vet=off", "-o", self.program, "."], cwd=self.source)
         stamp.write_text(made_of)
 
@@ -77,8 +81,9 @@ class GoRedis:
         return read_specs(lines, unit), trouble
 
     def environment(self, side):
-        """The environment of the suite: the server's port and version."""
-        return {"REDIS_PORT": str(side.port), "REDIS_VERSION": side.server_name.rsplit("-", 1)[1]}
+        """The environment of the suite: the server's port and version, and the CA of its certificate."""
+        certificates = {"CONFORMANCE_CA": side.ca} if side.tls else {}
+        return {"REDIS_PORT": str(side.port), "REDIS_VERSION": side.server_name.rsplit("-", 1)[1], **certificates}
 
 
 class GoRedisTests(GoRedis):

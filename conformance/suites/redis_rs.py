@@ -19,6 +19,8 @@ from suites.processes import checked_sha256, run_bounded, run_checked
 
 TEST_SECONDS_MAX = 30
 FEATURES = "tokio-comp,connection-manager,cache-aio,json,r2d2"
+# The support code of the tests asks for the client of a Cluster as soon as there is TLS.
+TLS_FEATURES = "cluster-async,tls-rustls-insecure,tokio-rustls-comp"
 
 # The published crate lacks two crates that its tests use. One of them is published separately. The
 # other one, a macro, is not published: our crate async_test replaces it.
@@ -33,6 +35,16 @@ path = "{macros}"
 path = "."
 """
 
+# A stand-in for openssl that makes keys of 2,048 bits instead of 4,096.
+SHORT_KEYS = """#!/bin/sh
+for word do
+    shift
+    [ "$word" = 4096 ] && word=2048
+    set -- "$@" "$word"
+done
+exec "{openssl}" "$@"
+"""
+
 
 class RedisRs:
     """A unit is a test program. The name of a test is its unit and its path in the unit."""
@@ -44,7 +56,9 @@ class RedisRs:
         self.settings = settings
         self.pin = pins["redis-rs"]
         self.cache = cache
-        self.source = cache / f"redis-rs-{self.pin['version']}"
+        self.tls = settings.get("tls", False)
+        self.features = f"{FEATURES},{TLS_FEATURES}" if self.tls else FEATURES
+        self.source = cache / f"redis-rs-{self.pin['version']}{'-tls' if self.tls else ''}"
         self.programs = {}
 
     def prepare(self, _requirements):
@@ -52,7 +66,7 @@ class RedisRs:
         macros = pathlib.Path(__file__).with_name("async_test")
         units = sorted(set(sum(self.settings["units"].values(), [])))
         stamp = self.source / "programs.json"
-        made_of = json.dumps([self.pin, FEATURES, ADDED, units, (macros / "src/lib.rs").read_text()])
+        made_of = json.dumps([self.pin, self.features, ADDED, units, (macros / "src/lib.rs").read_text()])
         if stamp.exists():
             made = json.loads(stamp.read_text())
             if made["of"] == made_of and all(pathlib.Path(path).exists() for path in made["programs"].values()):
@@ -66,7 +80,7 @@ class RedisRs:
         shutil.copytree(macros, self.source / "async_test")
         with open(self.source / "Cargo.toml", "a", encoding="utf-8") as file:
             file.write(ADDED.format(test_version=self.pin["test-version"], macros="async_test"))
-        command = ["cargo", "test", "--no-run", "--features", FEATURES, "--message-format", "json", "--quiet"]
+        command = ["cargo", "test", "--no-run", "--features", self.features, "--message-format", "json", "--quiet"]
         command += [word for unit in units for word in ("--test", unit)]
         # The suite has its own target folder: respool's folder may be in use, and holds crates of
         # another lock file.
@@ -127,9 +141,15 @@ class RedisRs:
         ours = pathlib.Path(__file__).with_name("server_or_respool.py")
         stand_in.write_text(f"#!/bin/sh\nexec {sys.executable} -B {ours} \"$@\"\n")
         stand_in.chmod(0o755)
+        if self.tls:
+            # Each test makes a CA. A key of 4,096 bits takes seconds.
+            openssl = folder / "openssl"
+            openssl.write_text(SHORT_KEYS.format(openssl=shutil.which("openssl") or "/usr/bin/openssl"))
+            openssl.chmod(0o755)
         return {
             "PATH": f"{folder}:{os.environ.get('PATH', '')}",
             "REDISRS_SERVER_BIN": str(stand_in),
+            "REDISRS_SERVER_TYPE": "tcp+tls" if self.tls else "tcp",
             "PROTOCOL": f"RESP{self.settings['protocol']}",
             "RUST_BACKTRACE": "0",
             "TMPDIR": str(folder),

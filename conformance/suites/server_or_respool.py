@@ -24,10 +24,9 @@ def main():
     if not respool or "--port" not in args:
         # The direct side, or a question for the version.
         os.execv(server, [server, *args])
-    if "--tls-port" in args or "--loadmodule" in args:
-        sys.exit("respool has no TLS, and its server no such module")
-    port = args[args.index("--port") + 1]
-    listen = f"127.0.0.1:{port}" if port != "0" else f"unix:{args[args.index('--unixsocket') + 1]}"
+    if "--loadmodule" in args or "--tls-auth-clients-user" in args:
+        sys.exit("the server has no such module, and respool no users by certificate")
+    args, listener = listener_of(args)
     folder = os.path.join(os.environ["CONFORMANCE_FOLDER"], f"server-{os.getpid()}")
     os.mkdir(folder)
     path = os.path.join(folder, "server.sock")
@@ -40,7 +39,26 @@ def main():
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     more = json.loads(os.environ["CONFORMANCE_RESPOOL_ARGS"])
-    os.execv(respool, [respool, "serve", "--listen", listen, "--backend", f"unix://{path}", *more])
+    os.execv(respool, [respool, "serve", *listener, "--backend", f"unix://{path}", *more])
+
+
+def listener_of(args):
+    """The server's arguments without those of TLS; and the listener of respool in its place."""
+    tls, left = {}, []
+    words = iter(args)
+    for word in words:
+        if word.startswith("--tls-"):
+            tls[word] = next(words)
+        else:
+            left.append(word)
+    if not tls:
+        port = left[left.index("--port") + 1]
+        return left, ["--listen", f"127.0.0.1:{port}" if port != "0" else f"unix:{left[left.index('--unixsocket') + 1]}"]
+    listener = ["--tls-listen", f"127.0.0.1:{tls['--tls-port']}"]
+    listener += ["--tls-cert", tls["--tls-cert-file"], "--tls-key", tls["--tls-key-file"]]
+    if tls.get("--tls-auth-clients") != "no":
+        listener += ["--tls-ca", tls["--tls-ca-cert-file"], "--tls-client-auth", "required"]
+    return left, listener
 
 
 def wait_for(path, process):

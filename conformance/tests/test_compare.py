@@ -122,6 +122,12 @@ class Judged(unittest.TestCase):
         self.assertEqual((names(verdict.failed_directly), names(verdict.flaky_directly)), (["a"], ["b"]))
         self.assertEqual(verdict.passed_directly, 1)
 
+    def test_what_passes_directly_when_run_again_counts_for_the_minimum(self):
+        """The minimum finds tests that do not run. A test that passed when run again did run."""
+        runs = Runs("s", results(a=FAILED, b=FAILED, c=PASSED), results(c=PASSED), direct_again=results(a=FAILED, b=PASSED))
+        self.assertEqual(judge(runs, [], 2).too_few, "")
+        self.assertEqual(judge(runs, [], 3).too_few, "2 tests passed directly, at least 3 should")
+
     def test_a_proxied_failure_that_passes_again_is_flaky(self):
         """A failure through respool is flaky if the second run passes, else a regression."""
         runs = Runs("s", results(a=PASSED, b=PASSED), results(a=FAILED, b=FAILED), proxied_again=results(a=PASSED, b=FAILED))

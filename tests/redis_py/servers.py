@@ -110,6 +110,9 @@ class Respool:
             self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         ready = wait_for(lambda: re.search(r"ready .*?127\.0\.0\.1:(\d+)", read(self.log)), self.process, self.log)
         self.port = int(ready.group(1))
+        # Of a listener with TLS, if there is one.
+        with_tls = re.search(r"ready .*?tls:127\.0\.0\.1:(\d+)", read(self.log))
+        self.tls_port = int(with_tls.group(1)) if with_tls else None
 
     def close(self):
         """Ends respool with SIGTERM. Its exit code must be 0, and its log without a panic."""
@@ -123,6 +126,22 @@ class Respool:
         log = read(self.log)
         if code != 0 or "panicked at" in log:
             raise AssertionError(f"respool ended with {code}:\n{log}")
+
+
+def make_certificate(folder):
+    """A certificate for localhost that a new CA has signed: the paths of the CA, the certificate and its key."""
+    path = {name: f"{folder}/{name}" for name in ("ca.key", "ca.crt", "tls.key", "tls.csr", "tls.crt", "names")}
+    curve = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    with open(path["names"], "w", encoding="ascii") as names:
+        names.write("subjectAltName=DNS:localhost,IP:127.0.0.1\n")
+    for command in (
+        ["req", "-x509", *curve, "-days", "2", "-subj", "/CN=CA", "-keyout", path["ca.key"], "-out", path["ca.crt"]],
+        ["req", *curve, "-subj", "/CN=localhost", "-keyout", path["tls.key"], "-out", path["tls.csr"]],
+        ["x509", "-req", "-in", path["tls.csr"], "-CA", path["ca.crt"], "-CAkey", path["ca.key"], "-days", "2"]
+        + ["-extfile", path["names"], "-out", path["tls.crt"]],
+    ):
+        subprocess.run(["openssl", *command], check=True, stdin=subprocess.DEVNULL, capture_output=True)
+    return path["ca.crt"], path["tls.crt"], path["tls.key"]
 
 
 def read(path):

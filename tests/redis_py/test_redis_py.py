@@ -11,7 +11,7 @@ import unittest
 import redis
 import redis.asyncio
 
-from servers import Respool, Server, server_program
+from servers import Respool, Server, make_certificate, server_program
 
 
 class Suite:
@@ -29,8 +29,19 @@ class Suite:
             raise unittest.SkipTest(missing)
         cls.server = Server(program)
         cls.addClassCleanup(cls.server.close)
-        cls.respool = Respool(cls.server, "--threads=2")
+        cls.respool = Respool(cls.server, "--threads=2", *cls.more_args(cls.server.folder.name))
         cls.addClassCleanup(cls.respool.close)
+        cls.where = cls.listener()
+
+    @classmethod
+    def more_args(cls, _folder):
+        """More arguments of respool."""
+        return []
+
+    @classmethod
+    def listener(cls):
+        """The options by which a client of redis-py reaches respool."""
+        return {"port": cls.respool.port}
 
     def setUp(self):
         self.client = self.connect()
@@ -38,7 +49,7 @@ class Suite:
 
     def connect(self, **options):
         options = {"protocol": self.protocol, "decode_responses": True, "socket_timeout": 20, **options}
-        client = redis.Redis(port=self.respool.port, **options)
+        client = redis.Redis(**self.where, **options)
         self.addCleanup(client.close)
         return client
 
@@ -121,8 +132,11 @@ class Suite:
 
     def test_connections_of_a_pool_are_shared_by_many_threads(self):
         """Each of many threads, on a pool of few connections, reads its own writes."""
+        where = dict(self.where)
+        if where.pop("ssl", False):
+            where["connection_class"] = redis.SSLConnection
         pool = redis.BlockingConnectionPool(
-            port=self.respool.port, protocol=self.protocol, decode_responses=True, max_connections=8, timeout=20
+            **where, protocol=self.protocol, decode_responses=True, max_connections=8, timeout=20
         )
         self.addCleanup(pool.disconnect)
         wrong = []
@@ -175,7 +189,7 @@ class Suite:
 
         async def work():
             client = redis.asyncio.Redis(
-                port=self.respool.port, protocol=self.protocol, decode_responses=True, max_connections=20
+                **self.where, protocol=self.protocol, decode_responses=True, max_connections=20
             )
             limit = asyncio.Semaphore(20)
 
@@ -221,6 +235,28 @@ class Suite:
                 time.sleep(0.02)
 
 
+class SuiteWithTls(Suite):
+    """The same tests over TLS."""
+
+    @classmethod
+    def more_args(cls, folder):
+        cls.ca, certificate, key = make_certificate(folder)
+        return ["--tls-listen=127.0.0.1:0", f"--tls-cert={certificate}", f"--tls-key={key}"]
+
+    @classmethod
+    def listener(cls):
+        return {"host": "localhost", "port": cls.respool.tls_port, "ssl": True, "ssl_ca_certs": cls.ca}
+
+    def test_a_client_that_does_not_trust_the_certificate_is_refused(self):
+        """A client that does not trust the certificate does not connect; a plain one does not, either."""
+        with redis.Redis(host="localhost", port=self.respool.tls_port, ssl=True, retry=None) as client:
+            with self.assertRaisesRegex(redis.ConnectionError, "CERTIFICATE_VERIFY_FAILED|certificate verify failed"):
+                client.ping()
+        with redis.Redis(port=self.respool.tls_port, retry=None, socket_timeout=20) as client:
+            with self.assertRaises((redis.ConnectionError, redis.exceptions.InvalidResponse)):
+                client.ping()
+
+
 class WithPassword(unittest.TestCase):
     """A respool that asks for a password, before a server that has none."""
 
@@ -251,6 +287,8 @@ def load_tests(loader, _tests, _pattern):
             title = f"{name}, RESP{protocol}"
             case = type(title, (Suite, unittest.TestCase), {"server_name": name, "protocol": protocol})
             suite.addTests(loader.loadTestsFromTestCase(case))
+    case = type("redis-server, TLS", (SuiteWithTls, unittest.TestCase), {"server_name": "redis-server", "protocol": 3})
+    suite.addTests(loader.loadTestsFromTestCase(case))
     suite.addTests(loader.loadTestsFromTestCase(WithPassword))
     return suite
 

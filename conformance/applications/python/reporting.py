@@ -1,10 +1,10 @@
-"""The reports of an application in Python, and the order to stop."""
+"""The reports of an application in Python, and the orders to pause and to stop."""
 
 import os
 import sys
 import threading
 
-stopped = threading.Event()
+stopped, paused = threading.Event(), threading.Event()
 
 
 def tell(activity, event, detail):
@@ -13,21 +13,26 @@ def tell(activity, event, detail):
 
 
 def listen():
-    """Reads standard input. A line stops the senders; its end stops the process."""
+    """Reads standard input.
+
+    `pause` and `resume` pause the senders and let them send again. Any other line stops them. The
+    end of the input ends the process.
+    """
     def read():
-        for _ in sys.stdin:
-            stopped.set()
+        for line in sys.stdin:
+            {"pause": paused.set, "resume": paused.clear}.get(line.strip(), stopped.set)()
         os._exit(0)
 
     threading.Thread(target=read, daemon=True).start()
 
 
 def numbers(pace_seconds):
-    """1, 2, 3, ... until told to stop."""
+    """1, 2, 3, ... with pauses, until told to stop: at most one number in `pace_seconds`."""
     number = 0
     while not stopped.wait(pace_seconds):
-        number += 1
-        yield number
+        if not paused.is_set():
+            number += 1
+            yield number
     threading.Event().wait()
 
 
