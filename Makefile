@@ -9,7 +9,8 @@ SHELL := /bin/sh
 export PATH := $(PATH):$(HOME)/.cargo/bin
 # The recipes run the programs in this folder.
 TARGET := $(or $(CARGO_TARGET_DIR),target)
-# Tests run the shipped code from a build that takes a fraction of the time (see Cargo.toml).
+# Tests run the shipped code from a build that takes a fraction of the time (see Cargo.toml). Clippy
+# and rustdoc take this profile, too: all three share the C code of aws-lc.
 QUICK := --profile quick --locked
 VENV := $(or $(RESPOOL_VENV),.venv)
 # Warnings of this Rust are errors. Every new Rust has new lints, which would break `make test`
@@ -51,43 +52,57 @@ instructions: ready-counts ## Compare the instructions of the engine with the re
 # --- test it ---
 
 .PHONY: test
-test: format tidy lint docs rust generated python conformance-short fuzz-smoke lab-smoke ## Run everything that CI runs
+test: format lint docs tidy rust generated python conformance-short fuzz-smoke lab-smoke ## Run everything that CI runs
 	@echo "make test: every step passed"
+
+# Every step takes its programs from this one build. A build of one package selects fewer features
+# of the dependencies, and compiles them and the crates above them once more.
+.PHONY: programs
+programs: ready-test ## Build the programs and the test programs with assertions: target/quick/respool and respool-lab
+	cargo test --workspace $(QUICK) --no-run
 
 .PHONY: format
 format: ready-test ## Check the format of the code
 	cargo fmt --all --check
 
 .PHONY: tidy
-tidy: ready-test ## Check imports between folders, line widths, type names, long functions, commit subjects
-	cargo xtask tidy
+tidy: programs ## Check imports between folders, line widths, type names, long functions, commit subjects
+	$(TARGET)/quick/xtask tidy
 
 .PHONY: lint
 lint: ready-test ## Run clippy
 	@$(if $(WARNINGS),,echo "lint: warnings of $$(rustc --version) are only shown; with Rust $(LINTED_WITH) they are errors")
-	cargo clippy --workspace --all-targets --locked -- $(WARNINGS)
+	cargo clippy --workspace --all-targets $(QUICK) -- $(WARNINGS)
+# The fuzz targets are a workspace of their own. Clippy links nothing, so libFuzzer need not be
+# compiled: its build script takes any path.
+	CUSTOM_LIBFUZZER_PATH=target/none.a cargo clippy --manifest-path fuzz/Cargo.toml --bins --locked \
+	  --target-dir $${CARGO_TARGET_DIR:-target} -- $(WARNINGS)
 
 .PHONY: docs
 docs: ready-test ## Build the documentation of all crates without warnings
-	RUSTDOCFLAGS="$(WARNINGS)" cargo doc --workspace --no-deps --locked
+	RUSTDOCFLAGS="$(WARNINGS)" cargo doc --workspace --no-deps $(QUICK)
 
 # A test fails if a program that it needs is missing, unless the program is named here. Envoy is
-# named because only `make bench` installs it.
+# named because only `make bench` installs it. Prometheus is named because its package is large and
+# starts a service: put `prometheus` and `promtool` into PATH, and their tests run.
+#
+# Most tests of the real program wait for a server, a timeout or a failover, and use little CPU.
+# So one more of them runs than there are cores. Twice as many delay each other by seconds.
 .PHONY: rust
 rust: ready-test ## Run unit and property tests, and respool before real servers of every version at hand
-	RESPOOL_TESTS_WITHOUT=$(RESPOOL_TESTS_WITHOUT),envoy cargo test --workspace $(QUICK) --no-fail-fast
+	RESPOOL_TESTS_WITHOUT=$(RESPOOL_TESTS_WITHOUT),envoy,prometheus RUST_TEST_THREADS=$(or $(RUST_TEST_THREADS),$$(($$(nproc) + 1))) \
+	    cargo test --workspace $(QUICK) --no-fail-fast
 
 .PHONY: generated
-generated: ready-test ## Check that generated files in the repository are up to date
-	cargo xtask commands --check
-	cargo xtask man --check
-	cargo xtask completions --check
-	cargo xtask reference --check
+generated: programs ## Check that generated files in the repository are up to date
+	$(TARGET)/quick/xtask commands --check
+	$(TARGET)/quick/xtask man --check
+	$(TARGET)/quick/xtask completions --check
+	$(TARGET)/quick/xtask reference --check
 	$(VENV)/bin/python -B tests/guarantees.py
 
 .PHONY: python
-python: ready-test ## Run redis-py through respool
-	cargo build -p respool --bins $(QUICK)
+python: programs ## Run redis-py through respool
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory tests/redis_py
 
 # `make test` does not run this: some attacks take a minute to show their effect.
@@ -106,8 +121,7 @@ fuzz: ready-test ## Run the fuzz targets for ten minutes each; SECONDS_EACH=N fo
 	fuzz/run --seconds $(or $(SECONDS_EACH),600)
 
 .PHONY: conformance-short
-conformance-short: ready-test ## Run a part of other projects' test suites, directly and through respool
-	cargo build --workspace --bins $(QUICK)
+conformance-short: programs ## Run a part of other projects' test suites, directly and through respool
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile short --out conformance/.cache/short
 	for kind in $(SEVERAL); do conformance/run --profile several --kind $$kind --out conformance/.cache/$$kind || exit 1; done
@@ -155,8 +169,7 @@ histories: ready-test ## Check the replies to ten million concurrent requests, a
 	done
 
 .PHONY: lab-smoke
-lab-smoke: ready-test ## Run the smallest experiment and check its files
-	cargo build --workspace --bins $(QUICK)
+lab-smoke: programs ## Run the smallest experiment and check its files
 	$(VENV)/bin/python -B tests/lab_smoke.py $(TARGET)/quick/respool-lab
 
 # --- prepare the machine ---
