@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::path::Path;
-use std::thread;
 use std::time::Duration;
 
 use respool_testkit::client::{Client, Reply, counter, request};
@@ -71,6 +70,16 @@ fn is_busy(reply: &Reply) -> bool {
         .is_some_and(|error| words.iter().any(|word| error.starts_with(word)))
 }
 
+/// Whether a server owes a reply on a link that sessions share.
+fn owes_reply(client: &mut Client) -> bool {
+    let info = client.call("INFO respool");
+    let text = String::from_utf8_lossy(info.text().expect("INFO is a text"));
+    let mut links = text
+        .lines()
+        .filter(|line| line.starts_with("respool_link_"));
+    links.any(|line| line.contains("role=shared,state=up,in_flight=1"))
+}
+
 /// Older and new sessions get the server's replies, and the script can be ended.
 fn others_get_busy(
     (address, servers): (SocketAddr, &[SocketAddr]),
@@ -88,8 +97,12 @@ fn others_get_busy(
     let mut older: Vec<Client> = older.collect();
     let mut caught = Client::connect(address);
     caught.send(&request(looping));
-    // The request stands behind the script on the link, and only reads.
-    thread::sleep(Duration::from_millis(20));
+    // The script has a link of its own. So its order among other requests is that of their arrival
+    // at the server.
+    wait_until("the script is at the server", SOON, || {
+        owes_reply(&mut killer) && owes_reply(&mut killer)
+    });
+    // The server does not answer before it is busy, and the request only reads.
     let mut behind = Client::connect(address);
     behind.send(&request(&["GET", "{a}"]));
     wait_until("the server is busy", SOON, || {
