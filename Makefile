@@ -87,11 +87,12 @@ docs: ready-test ## Build the documentation of all crates without warnings
 # starts a service: put `prometheus` and `promtool` into PATH, and their tests run.
 #
 # Most tests of the real program wait for a server, a timeout or a failover, and use little CPU.
-# So one more of them runs than there are cores. Twice as many delay each other by seconds.
+# So one more of them runs than there are cores. Twice as many delay each other by seconds. A test
+# that fails runs once more, alone; the output names a test that passes then (see tests/rust.py).
 .PHONY: rust
 rust: ready-test ## Run unit and property tests, and respool before real servers of every version at hand
 	RESPOOL_TESTS_WITHOUT=$(RESPOOL_TESTS_WITHOUT),envoy,prometheus RUST_TEST_THREADS=$(or $(RUST_TEST_THREADS),$$(($$(nproc) + 1))) \
-	    cargo test --workspace $(QUICK) --no-fail-fast
+	    $(VENV)/bin/python -B tests/rust.py --workspace $(QUICK) --no-fail-fast
 
 .PHONY: generated
 generated: programs ## Check that generated files in the repository are up to date
