@@ -104,8 +104,7 @@ class Application:
         results = {"starts": said(started, "not every activity did its first items: " + lines.tail())}
         if self.settings.get("at-rest"):
             # The worker must be idle: in the middle of a job it would end directly, too.
-            for process in processes:
-                process.say("pause")
+            tell(processes, "pause")
             time.sleep(STOP_SECONDS)
             rests = wait_until(lambda: not any(lines.lost(activity) for activity in activities), START_SECONDS_MAX, processes)
             if not rests:
@@ -120,8 +119,7 @@ class Application:
         for activity in activities:
             text = f"{len(fresh(activity))} new items were done in {PATIENCE_SECONDS} s: {lines.tail()}"
             results[f"{activity} goes on"] = said(len(fresh(activity)) >= ITEMS_MIN, text)
-        for process in processes:
-            process.say("stop")
+        tell(processes, "stop")
         # Waits for items in flight.
         time.sleep(STOP_SECONDS)
         lost = lambda: sum(len(lines.lost(activity)) for activity in activities if activity not in MAY_BE_LOST)
@@ -142,8 +140,7 @@ class Application:
     def resume(self, processes):
         """Lets the senders of an application at rest send again."""
         if self.settings.get("at-rest"):
-            for process in processes:
-                process.say("resume")
+            tell(processes, "resume")
 
     def compared(self, unit, side_name, counted):
         """Checks that respool adds no errors, losses or repetitions to those of the direct side."""
@@ -160,6 +157,11 @@ class Application:
                 allowed = direct.get((activity, outcome), 0) + tolerated
                 results[f"{activity} {name}"] = said(len(found) <= allowed, f"{text} (directly {allowed - tolerated})")
         return results
+
+
+def tell(processes, word):
+    for process in processes:
+        process.say(word)
 
 
 def said(good, text):
