@@ -37,6 +37,7 @@ pub mod flags;
 pub mod floor;
 pub mod html;
 pub mod load;
+mod load_stream;
 pub mod machine;
 pub mod measure;
 pub mod options;

@@ -20,9 +20,10 @@
 //! measured window, where it reads count, clock and CPU together.
 
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -37,10 +38,12 @@ use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create,
     timerfd_settime,
 };
+use rustls::{ClientConfig, StreamOwned};
 use serde::{Deserialize, Serialize};
 
 use crate::case::Verb;
 use crate::cpu::{self, CpuUsage};
+use crate::load_stream::{LoadStream, tls_to};
 use crate::schedule::Schedule;
 use crate::tape::{self, Tape, TapeRecipe};
 
@@ -49,6 +52,8 @@ use crate::tape::{self, Tape, TapeRecipe};
 pub struct LoadSettings {
     /// The address to connect to.
     pub target: SocketAddr,
+    /// TLS of the connections that send requests; `None`: plain.
+    pub tls: Option<Arc<ClientConfig>>,
     /// The requests.
     pub recipe: TapeRecipe,
     /// Connections that send requests.
@@ -243,16 +248,27 @@ pub fn run(load: &LoadSettings, tell: &mut dyn FnMut(LoadEvent)) -> Result<LoadR
 ///
 /// # Errors
 /// One line, when the target is unreachable or refuses.
-pub fn preload(target: SocketAddr, recipe: &TapeRecipe) -> Result<(), String> {
+pub fn preload(
+    target: SocketAddr,
+    tls: Option<&Arc<ClientConfig>>,
+    recipe: &TapeRecipe,
+) -> Result<(), String> {
     let recipe = TapeRecipe {
         verb: Verb::Set,
         ..*recipe
     };
     let failed = |error: io::Error| format!("preload of {target}: {error}");
-    let mut stream = TcpStream::connect(target).map_err(failed)?;
-    stream
+    let socket = TcpStream::connect(target).map_err(failed)?;
+    socket
         .set_read_timeout(Some(Duration::from_secs(10)))
         .map_err(failed)?;
+    let mut stream: Box<dyn ReadWrite> = match tls {
+        None => Box::new(socket),
+        Some(config) => {
+            let tls = tls_to(target, config).map_err(failed)?;
+            Box::new(StreamOwned::new(tls, socket))
+        }
+    };
     // A thousand at a time, fewer when they are large: each side holds no more than for an ordinary
     // pipeline.
     let step = ((1 << 20) / (recipe.value_bytes + 64)).clamp(1, 1000) as u32;
@@ -274,6 +290,10 @@ pub fn preload(target: SocketAddr, recipe: &TapeRecipe) -> Result<(), String> {
     }
     Ok(())
 }
+
+trait ReadWrite: Read + Write {}
+
+impl<T: Read + Write> ReadWrite for T {}
 
 /// Raises the limit of file descriptors of this process to `count`, if the hard limit allows it.
 ///
@@ -498,11 +518,9 @@ impl<'t> Worker<'t> {
         for place in (0..load.connections).skip(thread).step_by(threads) {
             let failed =
                 |error: io::Error| format!("connection {place} to {}: {error}", load.target);
-            let stream = TcpStream::connect(load.target).map_err(failed)?;
-            stream.set_nodelay(true).map_err(failed)?;
-            stream.set_nonblocking(true).map_err(failed)?;
+            let stream = LoadStream::connect(load.target, load.tls.as_ref()).map_err(failed)?;
             let number = EventData::new_u64(connections.len() as u64);
-            epoll::add(&epoll, &stream, number, EventFlags::IN).map_err(system)?;
+            epoll::add(&epoll, stream.socket(), number, EventFlags::IN).map_err(system)?;
             // Connections start spread over the tape, so that no two send the same keys at the same
             // moment.
             let batch = place * tape.batches() / load.connections;
@@ -590,10 +608,10 @@ impl<'t> Worker<'t> {
         if !flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
             return Ok(0);
         }
-        let length = match rustix::io::read(&connection.stream, &mut self.buffer) {
+        let length = match connection.stream.read(&mut self.buffer) {
             Ok(0) => return Err("the target closed a connection".to_owned()),
             Ok(length) => length,
-            Err(Errno::AGAIN | Errno::INTR) => return Ok(0),
+            Err(error) if is_for_now(&error) => return Ok(0),
             Err(error) => return Err(format!("the target broke a connection: {error}")),
         };
         let bytes = &self.buffer[..length];
@@ -698,14 +716,14 @@ impl<'t> Worker<'t> {
                 if flags.contains(EventFlags::OUT) {
                     connection.flush(self.tape, &self.epoll, place)?;
                 }
-                match rustix::io::read(&connection.stream, &mut self.buffer) {
+                match connection.stream.read(&mut self.buffer) {
                     Ok(0) => return Err("the target closed a connection".to_owned()),
                     Ok(length) => {
                         let bytes = &self.buffer[..length];
                         self.outcome.answered +=
                             connection.receive(self.tape, bytes, &mut self.outcome.wrong)?;
                     }
-                    Err(Errno::AGAIN | Errno::INTR) => {}
+                    Err(error) if is_for_now(&error) => {}
                     Err(error) => return Err(format!("the target broke a connection: {error}")),
                 }
             }
@@ -717,13 +735,13 @@ impl<'t> Worker<'t> {
 
 /// One connection with at most one batch in flight.
 struct LoadConnection {
-    stream: TcpStream,
+    stream: LoadStream,
     /// Index on the tape of the batch in flight, or of the next one.
     batch: usize,
     is_busy: bool,
     /// When it was sent; in an open loop, when it was due.
     start_ns: u64,
-    /// Bytes of its requests that the kernel took.
+    /// Bytes of its requests that the stream took.
     sent: usize,
     /// Bytes of its replies so far, all as expected.
     matched: usize,
@@ -748,7 +766,7 @@ struct UnexpectedReplies {
 const QUOTED_BYTES_MAX: usize = 120;
 
 impl LoadConnection {
-    fn new(stream: TcpStream, batch: usize) -> LoadConnection {
+    fn new(stream: LoadStream, batch: usize) -> LoadConnection {
         LoadConnection {
             stream,
             batch,
@@ -779,14 +797,15 @@ impl LoadConnection {
     /// Writes the rest of the batch. Bytes that the kernel has no room for wait for epoll.
     fn flush(&mut self, tape: &Tape, epoll: &OwnedFd, place: usize) -> Result<(), String> {
         let requests = tape.requests(self.batch);
-        if self.is_busy && self.sent < requests.len() {
-            match rustix::io::write(&self.stream, &requests[self.sent..]) {
+        let has_more = |stream: &LoadStream, sent| sent < requests.len() || stream.wants_write();
+        if self.is_busy && has_more(&self.stream, self.sent) {
+            match self.stream.write(&requests[self.sent..]) {
                 Ok(length) => self.sent += length,
-                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) if is_for_now(&error) => {}
                 Err(error) => return Err(format!("the target broke a connection: {error}")),
             }
         }
-        let needs_room = self.is_busy && self.sent < requests.len();
+        let needs_room = self.is_busy && has_more(&self.stream, self.sent);
         if needs_room != self.waits_for_room {
             self.waits_for_room = needs_room;
             let flags = if needs_room {
@@ -794,7 +813,8 @@ impl LoadConnection {
             } else {
                 EventFlags::IN
             };
-            epoll::modify(epoll, &self.stream, EventData::new_u64(place as u64), flags)
+            let place = EventData::new_u64(place as u64);
+            epoll::modify(epoll, self.stream.socket(), place, flags)
                 .map_err(|error| format!("epoll: {error}"))?;
         }
         Ok(())
@@ -893,6 +913,11 @@ impl UnexpectedReplies {
     }
 }
 
+/// Whether the socket is not ready, or a signal came.
+fn is_for_now(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)
+}
+
 /// The length of the common beginning.
 fn common(a: &[u8], b: &[u8]) -> usize {
     a.iter().zip(b).take_while(|(a, b)| a == b).count()
@@ -932,7 +957,7 @@ mod tests {
 
     fn connection(tape: &Tape) -> LoadConnection {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let stream = LoadStream::connect(listener.local_addr().unwrap(), None).unwrap();
         let mut connection = LoadConnection::new(stream, 3);
         connection.begin(tape, 0);
         connection

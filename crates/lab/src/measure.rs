@@ -206,6 +206,7 @@ fn by_own(
     ]);
     let rate = manner.rate.map(|rate| rate.to_string());
     let zipf = manner.zipf.map(|theta| theta.to_string());
+    let ca = target.ca.as_ref().map(|file| file.display().to_string());
     let servers = watched.servers.iter().map(|pid| ("server", pid));
     for (name, pid) in servers.chain(watched.proxy.iter().map(|pid| ("proxy", pid))) {
         command.args(["--watch", &format!("{name}={pid}")]);
@@ -219,6 +220,7 @@ fn by_own(
         ("--seconds", Some(manner.seconds.to_string())),
         ("--threads", Some(manner.generator_threads.to_string())),
         ("--rate", rate),
+        ("--tls-ca", ca),
         ("--zipf", zipf),
     ] {
         if let Some(value) = value {

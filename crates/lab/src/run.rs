@@ -49,13 +49,6 @@ pub fn run(
             );
         }
     }
-    let has_tls = cases.iter().any(|case| case.target.has_tls());
-    if has_tls && options.generator == LoadGenerator::Own {
-        return Err(
-            "the lab's own generator has no TLS: measure with --generator redis-benchmark"
-                .to_owned(),
-        );
-    }
     if options.has_floor && !is_simple {
         return Err("the floor answers only SET and GET: measure without --floor".to_owned());
     }
@@ -123,7 +116,7 @@ pub fn run(
                 Behind::Server => backend.address(),
                 Behind::Shards(_) | Behind::Cluster(_) => running.address,
             };
-            load::preload(address, &recipe)?;
+            load::preload(address, None, &recipe)?;
             written.push(behind);
         }
     }

@@ -1,7 +1,8 @@
 //! The cost of TLS to clients: respool, the server's own TLS, and two proxies that only do TLS.
 //!
-//! `redis-benchmark` makes the load, since the lab's own generator has no TLS. All certificates are
-//! of one test CA.
+//! `redis-benchmark` makes the load of the main table. At a fixed rate the lab's own generator
+//! makes it, so respool gets as many requests at once with TLS as without. All certificates are of
+//! one test CA.
 
 use std::fs;
 use std::io;
@@ -24,7 +25,7 @@ pub const TLS: Experiment = Experiment {
 What does TLS cost, and where? SET and GET of 50 clients, one at a time and 20 at once: to the server and to respool without
 TLS, to both over TLS, and over TLS to HAProxy and stunnel, which pass the plain bytes on. Every proxy has one worker, but stunnel
 has a thread for each client. Load and replies are those of redis-benchmark, which pays for TLS, too: where it is the slowest
-part, the others wait for it, and batches are small.",
+part, the others wait for it, and batches are small. With --generator own --open-loop RATE all targets get equally many requests.",
     adapt: |options| {
         options.generator = LoadGenerator::RedisBenchmark;
         options.threads = vec![1];

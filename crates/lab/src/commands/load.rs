@@ -3,9 +3,11 @@
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use respool_testkit::tls_client::TlsPeer;
 
 use super::{end_with_parent, fail, read};
 use crate::case::Verb;
@@ -33,6 +35,9 @@ struct LoadCommandArgs {
     /// The server or proxy to load.
     #[arg(long, value_name = "HOST:PORT", value_parser = address)]
     target: SocketAddr,
+    /// Connect over TLS, and trust this CA. The certificate must name the address.
+    #[arg(long, value_name = "FILE", conflicts_with = "idle")]
+    tls_ca: Option<PathBuf>,
     #[command(flatten)]
     verb: VerbArgs,
     /// Connections that send requests.
@@ -119,7 +124,12 @@ impl VerbArgs {
 }
 
 impl LoadCommandArgs {
-    fn load(&self) -> LoadSettings {
+    fn load(&self) -> Result<LoadSettings, String> {
+        let config = |file: &PathBuf| {
+            let config = TlsPeer::trusting(file).config();
+            config.map_err(|error| format!("{}: {error}", file.display()))
+        };
+        let tls = self.tls_ca.as_ref().map(config).transpose()?;
         let mut watch: Vec<(String, Vec<u32>)> = Vec::new();
         for (name, pid) in &self.watch {
             match watch.iter_mut().find(|(other, _)| other == name) {
@@ -127,8 +137,9 @@ impl LoadCommandArgs {
                 None => watch.push((name.clone(), vec![*pid])),
             }
         }
-        LoadSettings {
+        Ok(LoadSettings {
             target: self.target,
+            tls,
             recipe: TapeRecipe {
                 verb: self.verb.verb(),
                 pipeline: self.pipeline,
@@ -144,7 +155,7 @@ impl LoadCommandArgs {
             seconds: self.seconds,
             rate: self.rate,
             watch,
-        }
+        })
     }
 }
 
@@ -167,12 +178,15 @@ pub fn run(args: &[OsString]) -> ExitCode {
         Ok(settings) => settings,
         Err(code) => return code,
     };
-    let load = settings.load();
+    let load = match settings.load() {
+        Ok(load) => load,
+        Err(problem) => return fail(NAME, &problem),
+    };
     if settings.is_child {
         end_with_parent();
     }
     if settings.is_preloaded
-        && let Err(problem) = load::preload(load.target, &load.recipe)
+        && let Err(problem) = load::preload(load.target, load.tls.as_ref(), &load.recipe)
     {
         return fail(NAME, &problem);
     }
