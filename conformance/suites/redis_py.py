@@ -60,6 +60,8 @@ class RedisPy:
         command = [str(self.python), "-m", "pytest", "-q", "-p", "suites.pytest_results"]
         only_one = "not onlynoncluster" if self.settings.get("cluster-clients") else "not onlycluster"
         command += ["-m", f"{MARKS} and {only_one}"]
+        if side.tls:
+            command += ["-p", "suites.pytest_tls"]
         command += ["-o", f"cache_dir={folder}/pytest-cache", "--tb=short", "--timeout", str(TEST_SECONDS_MAX)]
         # Port 1 has no listener, so tests that need TLS or modules fail at once.
         command += ["--redis-url", f"redis://127.0.0.1:{side.port}/0", "--redis-ssl-url", "rediss://127.0.0.1:1"]
@@ -73,6 +75,8 @@ class RedisPy:
         command += only if only and len(only) <= 500 else [unit]
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         environment = {"PYTHONPATH": f"{self.source}:{here}", "PYTHONDONTWRITEBYTECODE": "1", "CONFORMANCE_RESULTS": str(lines)}
+        if side.tls:
+            environment["CONFORMANCE_CA"] = side.ca
         if self.settings.get("cluster-clients"):
             environment["CONFORMANCE_CLUSTER_CLIENTS"] = "yes"
         trouble = run_bounded(command, UNIT_SECONDS_MAX, folder / "output.log", environment, self.source)
