@@ -70,6 +70,7 @@ mod faults {
 /// TLS of clients and of servers.
 mod tls {
     mod clients;
+    mod openssl;
     mod reload;
     mod rotation;
     mod served;
