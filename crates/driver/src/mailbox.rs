@@ -124,8 +124,8 @@ impl Mailbox {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 
-    /// Sends an order to each worker. No worker has its order before all have theirs: what a worker
-    /// sends to others behind its order comes behind theirs.
+    /// Sends an order to each worker. No worker has its order before all have theirs. So a message
+    /// that a worker sends behind its order arrives behind the order of the other worker.
     pub(crate) fn send_to_all(mailboxes: &[Arc<Mailbox>], orders: Vec<WorkerOrder>) {
         let queues = mailboxes.iter().map(|mailbox| {
             let queue = mailbox.orders.lock();

@@ -1,7 +1,7 @@
 //! One worker: a thread, an epoll, an engine.
 //!
-//! A turn waits once, reads every ready socket once, lets the engine decide, and writes every dirty
-//! socket once. Sockets are closed after all events of the turn are handled, and new clients are
+//! A turn waits once, reads every ready socket once, lets the engine decide, and writes the dirty
+//! sockets. Sockets are closed after all events of the turn are handled, and new clients are
 //! accepted after that. So no event refers to a socket that was closed and whose index is in use
 //! again.
 
@@ -1312,7 +1312,8 @@ impl WorkerLoop {
         self.engine.handle_drain();
     }
 
-    /// Reads what clients have sent, before their sessions end, with so many reads of each at most.
+    /// Reads the bytes that clients have sent, before their sessions end. `reads_max` bounds the
+    /// reads of each session.
     fn read_out(&mut self, sessions: impl Iterator<Item = usize>, reads_max: usize) {
         for index in sessions {
             for _ in 0..reads_max {

@@ -147,8 +147,8 @@ pub enum Spread {
     Owners,
     /// The first server that is up.
     Any,
-    /// The pool's first server, which has all publishers and subscribers. In a Cluster, where
-    /// channels have slots as keys have, the owner of the channel.
+    /// The pool's default server, which has all publishers and subscribers. SPUBLISH in a Cluster:
+    /// the owner of the slot of its channel.
     Default,
     /// For sharded channels: the pool's first server. In a Cluster all servers, each with the
     /// channels of its slots.

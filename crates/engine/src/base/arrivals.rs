@@ -129,7 +129,7 @@ impl ArrivalForecast {
         self.wheel.expect(now, gap_us)
     }
 
-    /// See [`ArrivalWheel::came`].
+    /// See [`ArrivalWheel::on_arrival`].
     #[inline]
     pub(crate) fn on_arrival(&mut self, expected: ArrivalSlot) {
         self.wheel.on_arrival(expected);

@@ -17,6 +17,7 @@ impl DataPlane {
     /// Begins a request of `len` bytes on the slow path. Returns the states of its session. `None`:
     /// the session waits.
     pub(crate) fn begin_slow(&mut self, id: SessionId, len: usize) -> Option<SessionState> {
+        // The hot path has counted the request. It counts again when it is dispatched.
         self.counters.requests -= 1;
         let Some(session) = self.sessions.get_mut(id) else {
             return Some(SessionState::default());

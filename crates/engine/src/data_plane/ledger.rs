@@ -25,7 +25,8 @@ use crate::data_plane::session::Pins;
 ///            written, unanswered            flushed      open batch
 /// entries  [ e0 e1 e2 e3 e4 e5          |  e6 e7      |  e8 e9   ]
 /// bytes    [ e0 e1 e2 e3 e4 half of e5 . half, e6 e7  |  e8 e9   ]
-///                                      ^ next to write           ^ the end of `allowed`
+///                                      ^ next to write
+///                                                     ^ the end of `allowed`
 /// ```
 ///
 /// The ledger has an entry for every request whose reply has not come, even if no session waits for
@@ -680,7 +681,7 @@ impl EntryMarks {
 pub(crate) struct CommandMark(u16);
 
 impl CommandMark {
-    /// A request of respool's own, which is not measured.
+    /// A request that is not measured: one of respool's own, a share, or one that was given up.
     pub(crate) const OURS: CommandMark = CommandMark(u16::MAX);
     /// No command: no entry has it.
     pub(crate) const NONE: CommandMark = CommandMark(u16::MAX - 1);
@@ -729,7 +730,8 @@ impl Entry {
         self.session.cmp(&other.session).then(distance.cmp(&0))
     }
 
-    /// An entry for a request that may change data.
+    /// An entry for a request that may change data and is not measured, unless the caller sets
+    /// its class and command.
     pub(crate) fn of(session: SessionId, seq: u32, asked: Stamp) -> Entry {
         Entry {
             session,

@@ -206,7 +206,7 @@ impl DataPlane {
             reason,
             refusal,
         } = lost;
-        // Requests between two blocks are in the ledger again before it is sorted out.
+        // Requests to repeat go back to the ledger before it is sorted out.
         self.ask_again(id);
         self.lose_successor(id, refusal.as_deref());
         let now = self.now;
@@ -568,7 +568,7 @@ mod tests {
     }
 
     /// A link that is lost twice before the loss is handled is closed once, for the first reason.
-    /// Nobody uses it meanwhile.
+    /// No request uses it meanwhile.
     #[test]
     fn lost_link_is_queued_once_and_takes_no_requests() {
         let (mut plane, link_id) = plane_with_link();

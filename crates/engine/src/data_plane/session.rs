@@ -178,7 +178,8 @@ pub(crate) struct Session {
     pub(crate) version: Version,
     /// The reasons for the session's pinned link. Empty: it uses a shared link.
     pub(crate) pins: Pins,
-    /// The link to which the session is attached. The link counts it, so it stays.
+    /// The link to which the session is attached. `Link::attached` counts the session, so the link
+    /// is not removed.
     pub(crate) link: LinkId,
     /// The place of the next request in the order of replies.
     pub(crate) next_seq: u32,
@@ -206,7 +207,7 @@ pub(crate) struct Session {
 
     /// The last batch with a request of this session.
     pub(crate) batch: u32,
-    /// The new section of the session's request that was last looked at, from the batch's end on.
+    /// The section of the session's next later request in that batch, from the batch's end on.
     pub(crate) behind: BatchMove,
     /// The block of the last request that was dispatched in that batch.
     pub(crate) block: u32,

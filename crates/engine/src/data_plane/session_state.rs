@@ -215,14 +215,15 @@ impl Holds {
     /// The session needs a link of its own, and there is no room for one more.
     pub(crate) const ROOM: Holds = Holds(1 << 6);
 
-    /// Holds that a server or respool ends. The others end by an act of the client, or once memory
-    /// is free again.
+    /// Holds that a server or respool ends. A pause ends by its time or by a client, so it is in
+    /// both sets.
     pub(crate) const BY_SERVER: Holds = Holds::DEPTH
         .with(Holds::CATCH_UP)
         .with(Holds::LINK)
         .with(Holds::PAUSE)
         .with(Holds::ROOM);
-    /// Holds that end by an act of the client, once memory is free again, or by CLIENT UNPAUSE.
+    /// Holds that stop the clock of a deadline: they end by an act of a client, or once memory is
+    /// free again.
     pub(crate) const BY_CLIENT: Holds = Holds::OUTPUT.with(Holds::MEMORY).with(Holds::PAUSE);
 
     const fn with(self, other: Holds) -> Holds {

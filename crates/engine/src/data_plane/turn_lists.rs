@@ -27,6 +27,8 @@ pub(crate) enum Cleanup {
 /// The lists of a turn. The steps of [`crate::Engine::end_turn`] empty most of them. The driver
 /// empties the last four. An entry that comes after its step waits for the next turn.
 ///
+/// The second column names the main fillers.
+///
 /// ```text
 /// list                    filled by                   emptied by        at which step of the turn
 /// reply_runs              go_on_delivering            deliver_run       in the same delivery
@@ -41,7 +43,7 @@ pub(crate) enum Cleanup {
 /// ticking                 tick                        tick              in the same step
 /// corked                  cork_output                 uncork            at the time of the entry
 /// open_links              list_link, ingest           flush             if the flush rule agrees
-/// reading                 hold, release               switch_reading    last
+/// reading                 hold, resume_listed         switch_reading    last
 /// flushed_links           flush                       poll_link         after `end_turn`
 /// dirty                   mark_dirty                  poll_session      after `end_turn`
 /// actions                 push_action                 poll_action       after `end_turn`

@@ -1,4 +1,5 @@
-//! The end of a wait at the server, for which the client did not ask itself.
+//! CLIENT UNBLOCK that respool sends on its own account. It ends the wait of a request at its
+//! server.
 
 use respool_protocol::encode;
 

@@ -1,4 +1,5 @@
-//! The steps of a composite reply are answered, see [`crate::data_plane::composite`].
+//! Composite replies: respool answers the requests among their steps one after the other. See
+//! [`crate::data_plane::composite`].
 
 use respool_protocol::request::RequestScanner;
 

@@ -165,7 +165,7 @@ impl Engine {
         }
     }
 
-    /// Checks every deadline.
+    /// Checks every deadline. The order of the steps is free but where a comment names a reason.
     pub(crate) fn tick(&mut self) {
         // The list is reused: ticks are too frequent for an allocation each.
         let mut links = std::mem::take(&mut self.plane.turn.ticking);

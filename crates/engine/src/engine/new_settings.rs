@@ -62,7 +62,7 @@ impl Engine {
     }
 }
 
-/// Lowers the bound of unanswered bytes to what the memory bound allows.
+/// Lowers the bound of unanswered bytes to the part that the memory bound allows.
 pub(crate) fn bounded(mut settings: Arc<Settings>) -> Arc<Settings> {
     let bytes_max = unanswered_bytes_max(&settings.limits);
     if settings.limits.link_unanswered_bytes_max > bytes_max {

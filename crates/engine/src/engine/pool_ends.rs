@@ -26,7 +26,7 @@ impl Engine {
         }
         for pool in self.plane.newly_ended(before) {
             if let Some(successor) = self.plane.begin_pool_end(pool, drain_ms) {
-                // What clients have told us about the old pool holds for the new one.
+                // The scripts that clients have sent to the old pool are known to the new one.
                 self.local.scripts.copy(pool, successor);
             }
         }

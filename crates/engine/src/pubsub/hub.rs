@@ -76,8 +76,8 @@ mod branches;
 mod removal;
 mod stripped;
 
-/// The line to the pool's default server, in a Cluster the home: all channels but the sharded ones
-/// of a Cluster, and the branches at other owners.
+/// The line to the pool's default server, in a Cluster the home. It carries all channels.
+/// Exceptions are the sharded channels of a Cluster, and the branches at other owners.
 pub(crate) const HOME: u16 = 0;
 
 /// The subscriptions of one session, all in one hub.
@@ -829,7 +829,7 @@ impl Hub {
         Ok(left_behind)
     }
 
-    /// Handles a redirect, or a refusal for now: the hub asks for the channel again. `told`: the
+    /// Handles a redirect, or a refusal for now: the hub asks for the channel again. `error`: the
     /// slot has no owner, and sessions that wait to join get this error. Members stay, and get
     /// messages when the slot has an owner again.
     pub(crate) fn handle_deferred(

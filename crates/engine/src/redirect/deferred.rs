@@ -140,7 +140,7 @@ pub(super) struct DeferredQueue {
     listed_links: Vec<LinkId>,
     /// When a request that may block was deferred.
     waits_since: Stamp,
-    /// The session is listed in [`Redirects::now`] or [`Redirects::sessions`].
+    /// The session is listed in [`Redirects::new_sessions`] or [`Redirects::sessions`].
     is_listed: bool,
     /// The earliest `due` of the items.
     due: Time,
@@ -542,15 +542,14 @@ impl Redirects {
         }
     }
 
-    /// Takes the sessions whose deferred requests are scanned now. Sessions that deferred a request
-    /// in this turn are scanned at once. Then all sessions with deferred requests are scanned, of
-    /// which there may be thousands. The pause between two such scans is one microsecond a session,
-    /// at most a tick. So most of the time stays for sessions that use other servers.
+    /// Takes the sessions that deferred a request in this turn. Their requests are scanned at once.
     pub(crate) fn poll_new_sessions(&mut self) -> Vec<SessionId> {
         std::mem::take(&mut self.new_sessions)
     }
 
-    /// Takes all sessions with deferred requests, unless the last scan of them was just now.
+    /// Takes all sessions with deferred requests, unless the last scan of them was just now. They
+    /// may be thousands. The pause between two scans is one microsecond a session, at most a tick.
+    /// So most of the time stays for sessions that use other servers.
     pub(crate) fn poll_sessions(&mut self, plane: &DataPlane) -> Vec<SessionId> {
         self.scan_missed = plane.now < self.scan_at;
         match self.scan_missed {

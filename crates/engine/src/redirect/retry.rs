@@ -50,6 +50,7 @@ impl Redirects {
             NewPrimaryAnswer::Counts(entry, index, answer) => return Some((entry, index, answer)),
             NewPrimaryAnswer::Refused => return None,
         };
+        // The owner of the slot may have changed since the request was sent.
         let new_primary = new_primary_of(plane, plane.owner_behind(server));
         if let Some((link, item)) = self.choose_link(plane, scan, item, new_primary) {
             if item.names_scripts() {

@@ -253,8 +253,8 @@ impl Pools {
         &self[usize::from(self.subpools_of(pool)[0])]
     }
 
-    /// The server of requests without a key. In a pool of one server it owns every key, so no
-    /// request has to be looked at.
+    /// The server of channels, and of requests without a key that no other rule sends elsewhere. In
+    /// a pool of one server it owns every key, so no request has to be looked at.
     pub(crate) fn default_server_of(&self, pool: usize) -> ServerId {
         match &self.first_of(pool).topology {
             Topology::Cluster(slots) => slots.home,
