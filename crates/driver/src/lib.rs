@@ -7,6 +7,7 @@
 mod allocator;
 mod byte_stream;
 mod child;
+mod errors_by_name;
 mod handshakes;
 mod listen;
 mod look_ups;
@@ -32,6 +33,7 @@ use respool_engine::settings::{Address, PasswordSource, Settings};
 use respool_engine::{Counters, LatencyReport, NoPlaceLeft, PoolPlaces, WorkerId, WorkerReport};
 
 pub use child::spawn_tied;
+pub use errors_by_name::ErrorsByName;
 pub use listen::{ControlFile, control_socket};
 pub use reload::{Applied, PreparedReload, Reload, Reloader};
 
@@ -456,14 +458,21 @@ impl Reports {
         (pools.of_config().iter().map(name).collect(), reports)
     }
 
-    /// The times of requests by command, over all workers, at most a second old. Empty unless
-    /// [`Setup::reports_servers`] asks for them.
+    /// The times of requests by command and the error replies, over all workers, at most a second
+    /// old. Empty unless [`Setup::reports_servers`] asks for them.
     pub fn latency(&self) -> LatencyReport {
         let mut all = LatencyReport::default();
         for report in &self.0.latencies {
             all.add(&report.lock().unwrap_or_else(PoisonError::into_inner));
         }
         all
+    }
+
+    /// The error replies in a report, by the name of the pool, the command and the outcome. A pool
+    /// has those of all pools that had its name. Those of a removed pool are left out until a pool
+    /// has its name again, so a count never falls.
+    pub fn errors_by_name(&self, report: &LatencyReport) -> ErrorsByName {
+        errors_by_name::errors_by_name(report.errors(), &reload::lock(&self.0.pools))
     }
 }
 

@@ -59,6 +59,7 @@ pub(crate) mod reorder;
 pub(crate) mod replica_reads;
 pub(crate) mod reply_elements;
 pub(crate) mod reply_limit;
+pub(crate) mod request_errors;
 mod reset;
 pub(crate) mod resume;
 pub(crate) mod scattered;

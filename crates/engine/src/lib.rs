@@ -30,9 +30,9 @@ mod transaction;
 
 pub use base::coarse_times::CoarseReport;
 pub use base::counters::{Counted, Counters, Sizes, TlsCounts};
-pub use base::error::Fate;
+pub use base::error::{ErrorOutcome, Fate};
 pub use base::handle::{LinkId, SessionId};
-pub use base::latency::{CommandTimes, LatencyHistogram, LatencyReport};
+pub use base::latency::{CommandTimes, ErrorKind, LatencyHistogram, LatencyReport};
 pub use base::pool_places::{NoPlaceLeft, PoolPlaces};
 pub use base::reload_report::ReloadReport;
 pub use base::time::{TICK_MS, Time};

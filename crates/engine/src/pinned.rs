@@ -156,8 +156,8 @@ impl Pinned {
             return None;
         }
         if tunnel && !was_up {
-            let seq = session.take_seq();
-            return Some(Entry::of(by, seq, plane.now_stamp));
+            let (seq, command) = (session.take_seq(), session.asked);
+            return Some(Entry::of(by, seq, plane.now_stamp).of_command(command));
         }
         if was_up && pins.any(Pins::STATE) {
             let reason = "the link that held its state at the server was lost";

@@ -42,7 +42,7 @@ use crate::data_plane::completion::Completion;
 use crate::data_plane::completion::pubsub::ChannelKind;
 use crate::data_plane::completion::pubsub::PubsubCompletion;
 use crate::data_plane::ingress::{Dispatched, Request, bound_reply};
-use crate::data_plane::ledger::Entry;
+use crate::data_plane::ledger::{CommandMark, Entry};
 use crate::data_plane::link::{HubId, LineId};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState, UNASKED};
 use crate::data_plane::link_loss::LinkDown;
@@ -938,6 +938,7 @@ impl Pubsub {
         };
         let seq = seq.unwrap_or_else(|| session.take_seq());
         plane.counters.requests_answered_locally += 1;
+        plane.note_if_own_error(id, CommandMark::OTHER, reply);
         plane.deliver(id, seq, 1, reply);
     }
 

@@ -647,7 +647,7 @@ impl Scatter {
             plane.note_whole(entry.session, scattered.id.into(), entry.asked);
         }
         Some(Finished {
-            entry: entry.silenced(scattered.silent),
+            entry: entry.of_command(scattered.id).silenced(scattered.silent),
             work: ReplyWork::of(scattered.id, &scattered.merge, failed),
             reply,
         })

@@ -101,6 +101,7 @@ impl ProcessPages {
         snapshot.reload = self.reloads.report();
         snapshot.certificates = self.reloads.expiries();
         snapshot.times = self.reports.latency();
+        snapshot.errors = self.reports.errors_by_name(&snapshot.times);
         match exposition::encode(snapshot, format) {
             Ok(text) => page(StatusCode::OK, format.content_type(), text),
             Err(_) => page(

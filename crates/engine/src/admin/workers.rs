@@ -28,7 +28,7 @@ use crate::data_plane::actions::Action;
 use crate::data_plane::composite::ReplyStep;
 use crate::data_plane::hot_keys::HotKeysReport;
 use crate::data_plane::ingress::{Blocked, Dispatched, OK, excess_reply};
-use crate::data_plane::ledger::Entry;
+use crate::data_plane::ledger::{CommandMark, Entry};
 use crate::data_plane::link::Link;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_log::SlowRequest;
@@ -451,6 +451,7 @@ fn append_reply(plane: &mut DataPlane, asked: PendingQuery) {
         ReplyForm::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
         ReplyForm::AnyKilled | ReplyForm::Ok => reply.extend_from_slice(OK),
     }
+    plane.note_if_own_error(asked.session, CommandMark::OTHER, &reply);
     plane.deliver(asked.session, asked.seq, 1, &reply);
 }
 
@@ -549,6 +550,7 @@ impl Admin {
             }
             // Within a transaction the command could not be queued.
             plane.abort_transaction(asked.session);
+            plane.note_if_own_error(asked.session, CommandMark::OTHER, &reply);
             plane.deliver(asked.session, asked.seq, 1, &reply);
         }
         self.end_waits_to_ask(plane);

@@ -123,6 +123,55 @@ pub(crate) fn server_down_error_at(
     }
 }
 
+/// The outcome of a request whose client gets an error reply, as a metric tells it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ErrorOutcome {
+    /// A server has replied with the error.
+    Replied,
+    /// respool has refused the request.
+    Refused,
+    /// The request failed in respool, and surely was not executed.
+    NotSent,
+    /// The request failed after it was sent, so it may have been executed.
+    Unknown,
+}
+
+impl ErrorOutcome {
+    /// Every outcome, in the order of its number.
+    pub const ALL: [ErrorOutcome; 4] = [
+        ErrorOutcome::Replied,
+        ErrorOutcome::Refused,
+        ErrorOutcome::NotSent,
+        ErrorOutcome::Unknown,
+    ];
+
+    /// The word for it in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            ErrorOutcome::Replied => "replied",
+            ErrorOutcome::Refused => "refused",
+            ErrorOutcome::NotSent => "not_sent",
+            ErrorOutcome::Unknown => "unknown",
+        }
+    }
+
+    /// The outcome that an error reply tells. `otherwise`: the outcome if it is not the error of a
+    /// failed request.
+    pub(crate) fn of(reply: &[u8], otherwise: ErrorOutcome) -> ErrorOutcome {
+        // A part of a request may have got `-LOADING respool: {server}: ...` of its server.
+        const NOT_SENT: [&[u8]; 3] = [
+            b"-NOTSENT respool: ",
+            b"-LOADING respool: the command was not executed; ",
+            b"-TRYAGAIN respool: the command was not executed; ",
+        ];
+        match reply {
+            _ if reply.starts_with(b"-UNKNOWN respool: ") => ErrorOutcome::Unknown,
+            _ if NOT_SENT.iter().any(|start| reply.starts_with(start)) => ErrorOutcome::NotSent,
+            _ => otherwise,
+        }
+    }
+}
+
 /// Whether an error, without the dash in front, is about the login: no credentials, or wrong ones.
 pub(crate) fn refuses_login(error: &[u8]) -> bool {
     [b"NOAUTH".as_slice(), b"WRONGPASS"]
@@ -147,6 +196,42 @@ pub(crate) fn is_servers_fault(reply: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The outcome of a failed request follows from its code. Any other error has the outcome that
+    /// is given.
+    #[test]
+    fn outcome_follows_from_the_code() {
+        let mut own = Vec::new();
+        append_reply(&mut own, Fate::NotSent, Cause::Bound { name: "links-max" });
+        assert_eq!(
+            ErrorOutcome::of(&own, ErrorOutcome::Replied),
+            ErrorOutcome::NotSent
+        );
+        for (reply, outcome) in [
+            ("-UNKNOWN respool: a part of it", ErrorOutcome::Unknown),
+            ("-OOM respool: server:1: no", ErrorOutcome::Replied),
+            ("-LOADING respool: server:1: no", ErrorOutcome::Replied),
+            ("-LOADING Redis is loading", ErrorOutcome::Replied),
+            ("-TRYAGAIN Multiple keys", ErrorOutcome::Replied),
+            ("-UNKNOWN", ErrorOutcome::Replied),
+            ("-", ErrorOutcome::Replied),
+            ("-WRONGTYPE about respool: no", ErrorOutcome::Replied),
+        ] {
+            let found = ErrorOutcome::of(reply.as_bytes(), ErrorOutcome::Replied);
+            assert_eq!(found, outcome, "{reply}");
+        }
+        for away in [ServerDownError::Loading, ServerDownError::TryAgain] {
+            let (server, reason) = ("h:1", "gone");
+            let cause = Cause::LinkLost { server, reason };
+            let mut own = Vec::new();
+            append_reply_as(&mut own, Fate::NotSent, away, cause);
+            let found = ErrorOutcome::of(&own, ErrorOutcome::Replied);
+            assert_eq!(found, ErrorOutcome::NotSent);
+        }
+        for (number, outcome) in ErrorOutcome::ALL.into_iter().enumerate() {
+            assert_eq!(outcome as usize, number);
+        }
+    }
 
     #[test]
     fn code_says_whether_the_command_may_have_run() {

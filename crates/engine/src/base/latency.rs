@@ -1,7 +1,9 @@
-//! Times of requests by command: histograms of fixed size, and the report of a worker.
+//! Times of requests by command: histograms of fixed size, and the report of a worker, which has
+//! the error replies, too.
 
 use std::collections::BTreeMap;
 
+use crate::base::error::ErrorOutcome;
 use crate::base::time::STAMP_TICK_US;
 
 /// Buckets for each power of two, as a power of two. A bucket is at most 1/32 as wide as its time.
@@ -241,26 +243,43 @@ impl CommandTimes {
     }
 }
 
-/// Times of requests by command: of one worker, or the sum of several.
+/// The error replies that have one pool, command and outcome in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ErrorKind {
+    /// The place of the pool.
+    pub pool: u16,
+    /// The command, by the names of [`LatencyReport::commands`].
+    pub command: &'static str,
+    /// The outcome.
+    pub outcome: ErrorOutcome,
+}
+
+/// Times of requests by command, and error replies: of one worker, or the sum of several.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LatencyReport {
     /// The measured commands, by name.
     pub(crate) commands: BTreeMap<&'static str, CommandTimes>,
+    /// The number of error replies of each kind.
+    pub(crate) errors: BTreeMap<ErrorKind, u64>,
 }
 
 impl FromIterator<(&'static str, CommandTimes)> for LatencyReport {
     fn from_iter<T: IntoIterator<Item = (&'static str, CommandTimes)>>(times: T) -> LatencyReport {
         LatencyReport {
             commands: times.into_iter().collect(),
+            errors: BTreeMap::new(),
         }
     }
 }
 
 impl LatencyReport {
-    /// Adds the times of another worker.
+    /// Adds the report of another worker.
     pub fn add(&mut self, other: &LatencyReport) {
         for (name, times) in &other.commands {
             self.commands.entry(name).or_default().add(times);
+        }
+        for (kind, count) in &other.errors {
+            *self.errors.entry(*kind).or_default() += count;
         }
     }
 
@@ -268,6 +287,11 @@ impl LatencyReport {
     /// that have no measurement of their own: see [`crate::limits::LATENCY_COMMANDS_MAX`].
     pub fn commands(&self) -> impl Iterator<Item = (&'static str, &CommandTimes)> {
         self.commands.iter().map(|(name, times)| (*name, times))
+    }
+
+    /// The number of error replies of each kind that there was.
+    pub fn errors(&self) -> impl Iterator<Item = (ErrorKind, u64)> {
+        self.errors.iter().map(|(kind, count)| (*kind, *count))
     }
 }
 

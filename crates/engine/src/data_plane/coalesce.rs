@@ -52,7 +52,7 @@ use crate::data_plane::dedup::{Dedup, hash};
 use crate::data_plane::egress::Delivery;
 use crate::data_plane::latency::AnsweredRun;
 use crate::data_plane::ledger::CommandMark;
-use crate::data_plane::ledger::{Class, EarlierAttempt, Entry, GET, SET};
+use crate::data_plane::ledger::{Class, EarlierAttempt, Entry, GET, Ledger, SET};
 use crate::data_plane::own_options::CoalescingSwitches;
 use crate::data_plane::session::{Flags, Session};
 
@@ -932,6 +932,9 @@ impl DataPlane {
             _ => link.gates.may_set = seen,
         }
         self.note_front(id, &entry);
+        if !cut {
+            self.note_if_error(&entry, reply);
+        }
         if let Some(link) = self.links.get_mut(id) {
             link.ledger.pop_answered(entry);
         }
@@ -949,9 +952,13 @@ impl DataPlane {
         let departure = link.ledger.front_departure();
         if reply.starts_with(b"-") {
             self.counters.set_fusing_stops += u64::from(link.gates.sets.give_up());
+            self.note_refused_sets(id, head, reply);
         }
         let (mut delivery, mut replies) = (Delivery::NONE, self.spare_buffers.take());
         let mut run = AnsweredRun::NONE;
+        let Some(link) = self.links.get_mut(id) else {
+            return;
+        };
         link.ledger.pop_answered(head);
         if let Some(first) = link.ledger.first_in_flight() {
             self.watch_front(id, &first);
@@ -974,6 +981,21 @@ impl DataPlane {
         self.spare_buffers.give(replies);
     }
 
+    /// Counts the error reply to an MSET for each of its members.
+    #[cold]
+    #[inline(never)]
+    fn note_refused_sets(&mut self, id: LinkId, head: Entry, error: &[u8]) {
+        let ledger = self.links.get(id).map(|link| &link.ledger);
+        let entries = ledger.into_iter().flat_map(Ledger::iter).skip(1);
+        let members: Vec<Entry> = entries
+            .take(head.member_count() as usize)
+            .copied()
+            .collect();
+        for entry in members {
+            self.note_error(&entry, error);
+        }
+    }
+
     /// Takes the reply to a read and its equals. A session asks again if the reply may hide an
     /// error, or if the reply came too early. The other sessions get it.
     fn settle_read(&mut self, id: LinkId, front: Entry, reply: &[u8], cut: bool) {
@@ -983,6 +1005,7 @@ impl DataPlane {
         self.counters.link_replies += 1;
         let departure = link.ledger.front_departure();
         let nil = front.class == Class::OfGets && !cut && is_nil(reply);
+        let is_error = !cut && reply.starts_with(b"-");
         let mut wasted = false;
         let mut request = self.spare_buffers.take();
         request.extend_from_slice(front.class.beginning());
@@ -1018,6 +1041,9 @@ impl DataPlane {
                 }
                 self.latency
                     .note_next(&mut run, &entry, departure, self.now_stamp);
+                if is_error {
+                    self.note_error(&entry, reply);
+                }
                 self.deliver_read(entry.session, entry.seq, reply, (id, &request));
             }
             is_first = false;

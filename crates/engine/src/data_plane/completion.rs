@@ -374,6 +374,8 @@ impl DataPlane {
             true => Completion::Pass,
             false => completion,
         };
+        // The rest of a large reply is no error, whatever it begins with.
+        let entry = if cut { entry.uncounted() } else { entry };
         Completed::Last(LastReply {
             entry,
             completion,
@@ -385,6 +387,7 @@ impl DataPlane {
     /// session wants replies.
     pub(crate) fn deliver_to(&mut self, entry: Entry, reply: &[u8]) {
         if entry.session != SessionId::NONE {
+            self.note_if_error(&entry, reply);
             let reply = if entry.is_silent() { &[] } else { reply };
             self.deliver(entry.session, entry.seq, 1, reply);
         }

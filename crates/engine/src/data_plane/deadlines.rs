@@ -171,6 +171,7 @@ impl DataPlane {
             }
             _ => {
                 let entry = Entry::of(session_id, session.take_seq(), asked)
+                    .of_command(id)
                     .silenced(session.state.is_silent());
                 let link = session.link;
                 self.give_up(link, entry, Fate::NotSent);

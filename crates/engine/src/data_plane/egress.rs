@@ -225,6 +225,9 @@ impl DataPlane {
             return false;
         }
         self.note_front(id, &entry);
+        if !cut {
+            self.note_if_error(&entry, reply);
+        }
         if let Some(link) = self.links.get_mut(id) {
             link.ledger.pop_answered(entry);
             self.counters.link_replies += 1;
@@ -515,6 +518,7 @@ impl DataPlane {
             return ReplyUse::HasCompletion;
         } else {
             self.note_front(id, &entry);
+            self.note_if_error(&entry, reply);
             if let Some(link) = self.links.get_mut(id) {
                 link.ledger.pop_answered(entry);
             }

@@ -115,7 +115,9 @@ impl DataPlane {
         if large.link == Some(link) {
             large.link = None;
             session.state.swallow();
-            let entry = Entry::of(session_id, seq, self.now_stamp).silenced(silent);
+            let entry = Entry::of(session_id, seq, self.now_stamp)
+                .of_command(session.asked)
+                .silenced(silent);
             self.fail(entry, Fate::NotSent, cause);
             self.release(session_id, Holds::LINK);
         }

@@ -974,6 +974,9 @@ impl DataPlane {
     pub(crate) fn refuse_protocol(&mut self, id: SessionId, violation: Violation) {
         let mut reply = Vec::new();
         violation.append_reply(&mut reply);
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.asked = None;
+        }
         self.answer_reply(id, &reply);
         self.close_when_answered(id);
     }

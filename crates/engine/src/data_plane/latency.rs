@@ -15,6 +15,7 @@ use crate::base::time::Stamp;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ledger::departures::Departure;
 use crate::data_plane::ledger::{CommandMark, Entry, Ledger};
+use crate::data_plane::request_errors::ErrorTable;
 
 /// The name of all commands without a measurement of their own.
 pub(crate) const OTHER: &str = "other";
@@ -37,17 +38,33 @@ const NAMED: [CommandId; LATENCY_COMMANDS_MAX - 1] = [
     id::BZPOPMIN, id::WAIT, id::WAITAOF, id::XREAD, id::XREADGROUP,
 ];
 
-/// Whether each command is one of [`NAMED`], by [`CommandMark::index`].
-const IS_NAMED: [bool; CommandMark::COUNT] = {
-    let mut is_named = [false; CommandMark::COUNT];
+/// The number of all commands that are not in [`NAMED`].
+const OTHER_NUMBER: usize = NAMED.len();
+
+/// The place of each command in [`NAMED`], by [`CommandMark::index`]; [`OTHER_NUMBER`] of all
+/// others.
+const NUMBERS: [u8; CommandMark::COUNT] = {
+    let mut numbers = [OTHER_NUMBER as u8; CommandMark::COUNT];
     let mut nth = 0;
     while nth < NAMED.len() {
-        assert!(!is_named[NAMED[nth].index()], "each command is named once");
-        is_named[NAMED[nth].index()] = true;
+        let number = &mut numbers[NAMED[nth].index()];
+        assert!(*number == OTHER_NUMBER as u8, "each command is named once");
+        *number = nth as u8;
         nth += 1;
     }
-    is_named
+    numbers
 };
+
+/// The number of a command: less than [`LATENCY_COMMANDS_MAX`]. `None`: a request of respool's own.
+pub(crate) fn number_of(command: CommandMark) -> Option<usize> {
+    let number = NUMBERS.get(command.index())?;
+    Some(usize::from(*number))
+}
+
+/// The name of the command with this number.
+pub(crate) fn name_of(number: usize) -> &'static str {
+    NAMED.get(number).map_or(OTHER, |id| id.get().name)
+}
 
 /// The name of each element of [`LatencyTable::commands`].
 fn names() -> impl Iterator<Item = &'static str> {
@@ -137,6 +154,8 @@ pub(crate) struct LatencyTable {
     completing: Option<AnsweredRun>,
     /// The least time of a slow request, ticks. `u32::MAX`: no request is slow.
     pub(crate) slow_ticks: u32,
+    /// The error replies.
+    pub(crate) errors: ErrorTable,
 }
 
 impl Default for LatencyTable {
@@ -145,6 +164,7 @@ impl Default for LatencyTable {
             commands: Box::new([const { None }; CommandMark::COUNT]),
             completing: None,
             slow_ticks: u32::MAX,
+            errors: ErrorTable::default(),
         }
     }
 }
@@ -226,9 +246,9 @@ impl LatencyTable {
 
     /// The measurement of a command: its own, or that of all others.
     fn measured_of(&mut self, command: CommandMark) -> &mut Measured {
-        let index = match IS_NAMED[command.index()] {
-            true => command.index(),
-            false => CommandMark::OTHER.index(),
+        let index = match usize::from(NUMBERS[command.index()]) {
+            OTHER_NUMBER => CommandMark::OTHER.index(),
+            _ => command.index(),
         };
         self.commands[index].get_or_insert_default()
     }
@@ -263,6 +283,7 @@ impl LatencyTable {
                 times.clone_from(&measured.times);
             }
         }
+        self.errors.report(report);
     }
 
     /// Ends `run`, if there is one, and begins another one with the front request of this ledger,

@@ -812,6 +812,18 @@ impl Entry {
         (self.session, self.command) = (SessionId::NONE, CommandMark::OURS);
     }
 
+    /// The entry of a request that was counted already.
+    pub(crate) fn uncounted(mut self) -> Entry {
+        self.command = CommandMark::OURS;
+        self
+    }
+
+    /// The entry as that of a request of this command.
+    pub(crate) fn of_command(mut self, command: impl Into<CommandMark>) -> Entry {
+        self.command = command.into();
+        self
+    }
+
     /// Whether no session waits for it any more.
     pub(crate) fn is_given_up(&self) -> bool {
         self.session == SessionId::NONE && !self.has_completion() && !self.class.is_whole()

@@ -293,7 +293,7 @@ impl DataPlane {
         };
         let mut reply = request.failure.take().unwrap_or_default();
         request.qualify_failure(&mut reply);
-        let entry = entry.silenced(request.silent);
+        let entry = entry.of_command(request.id).silenced(request.silent);
         match request.is_agreement() {
             // The links change back before the client has its answer.
             true => self

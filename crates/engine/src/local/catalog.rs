@@ -292,11 +292,11 @@ impl Local {
                 plane.check(session_id, command, id, argc, arg)
             }
         };
-        if let Err(text) = checked {
-            return RequestAdmission::Refused(text);
-        }
         if let Some(session) = plane.sessions.get_mut(session_id) {
             session.asked = Some(id);
+        }
+        if let Err(text) = checked {
+            return RequestAdmission::Refused(text);
         }
         match plane.is_paused(session_id, request) {
             true => {

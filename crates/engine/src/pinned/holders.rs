@@ -205,9 +205,12 @@ impl Pinned {
         let seq = session.next_seq.wrapping_sub(1);
         let large = session.rare().large.take();
         session.state.end_large();
+        let command = session.asked;
         self.abandon(plane, link);
         let silent = large.is_some_and(|large| large.silent);
-        let entry = Entry::of(session_id, seq, plane.now_stamp).silenced(silent);
+        let entry = Entry::of(session_id, seq, plane.now_stamp)
+            .of_command(command)
+            .silenced(silent);
         let cause = Cause::Slow {
             name: Bound::StreamingLinks.name(),
             least,

@@ -164,6 +164,8 @@ impl Pinned {
         before: ExecPreamble,
         reply: &[u8],
     ) -> Option<ServerId> {
+        // Each poll is a request, and the command is one. It is counted at its end.
+        plane.note_repeated();
         let mut one = plane.polling.take(entry.session)?;
         let server = one.kind.server;
         let outcome = PollOutcome::of(&before, reply);
@@ -211,7 +213,7 @@ impl Pinned {
     fn end_poll(&mut self, plane: &mut DataPlane, one: PolledCommand, reply: &[u8]) {
         plane.held_bytes -= one.request.len();
         plane.note_whole(one.session, one.command, one.asked);
-        let entry = Entry::of(one.session, one.seq, plane.now_stamp);
+        let entry = Entry::of(one.session, one.seq, plane.now_stamp).of_command(one.command);
         plane.deliver_to(entry, reply);
     }
 
@@ -263,7 +265,9 @@ impl Pinned {
         let block = [OPENING, &one.request, CLOSING].concat();
         let entry = Entry {
             len: block.len() as u32,
-            ..Entry::of(id, one.seq, plane.now_stamp).with_completion(true)
+            ..Entry::of(id, one.seq, plane.now_stamp)
+                .of_command(one.command)
+                .with_completion(true)
         };
         one.link = link;
         plane.polling.waiting.push_back(one);

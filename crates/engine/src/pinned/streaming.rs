@@ -25,8 +25,6 @@ use crate::pinned::Pinned;
 
 /// The beginning of a large request.
 struct LargeStart<'a> {
-    /// `None`: the table lacks it.
-    command: Option<CommandId>,
     /// The link that gets it. `None`: it was refused.
     link: Option<LinkId>,
     /// The bytes that have come, as the server gets them.
@@ -57,6 +55,9 @@ impl Pinned {
         let is_awaited = awaits_body(id, &args, scanner.len_at_least());
         if is_awaited || plane.hold_until_caught_up(session_id) {
             return None;
+        }
+        if let Some(session) = plane.sessions.get_mut(session_id) {
+            session.asked = id;
         }
         let opening = match identify(plane, &args, argc) {
             Ok(opening) => opening,
@@ -91,7 +92,6 @@ impl Pinned {
             }
         };
         let large = LargeStart {
-            command: id,
             link,
             sent: stripped.as_deref().unwrap_or(head),
             completion,
@@ -170,7 +170,6 @@ impl Pinned {
         large: LargeStart<'_>,
     ) {
         let LargeStart {
-            command,
             link,
             sent,
             completion,
@@ -179,7 +178,6 @@ impl Pinned {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;
         };
-        session.asked = command;
         match link {
             Some(_) => session.state.begin_streaming(),
             None => session.state.swallow(),
@@ -245,6 +243,7 @@ impl Pinned {
                     self.abandon(plane, link);
                     let mut reply = Vec::new();
                     violation.append_reply(&mut reply);
+                    plane.note_if_own_error(id, command, &reply);
                     plane.deliver(id, seq, 1, &reply);
                 }
                 // A swallowed request has its reply already.

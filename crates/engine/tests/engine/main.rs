@@ -29,6 +29,7 @@ mod quick_code;
 mod readonly;
 mod refused_requests;
 mod reply_room;
+mod request_errors;
 mod script_words;
 mod scripts;
 mod servers;

@@ -140,6 +140,14 @@ impl MetricsSnapshot {
                 }
                 Ok(())
             }
+            MetricSource::Errors => {
+                for ((pool, command, outcome), count) in &self.errors {
+                    let pool = ("pool", pool.as_str());
+                    let labels = [pool, ("command", command), ("outcome", outcome.name())];
+                    samples.count(count, &labels)?;
+                }
+                Ok(())
+            }
             MetricSource::PoolReady => {
                 for pool in &self.pools {
                     let figure = if pool.is_ready { 1.0 } else { 0.0 };
@@ -281,7 +289,7 @@ impl Samples<'_, '_> {
 mod tests {
     use std::time::Instant;
 
-    use respool_engine::{Counters, ServerReport, WorkerReport};
+    use respool_engine::{Counters, ErrorOutcome, ServerReport, WorkerReport};
 
     use super::super::process::ProcessFigures;
     use super::super::server_tallies::ServerTallies;
@@ -311,7 +319,12 @@ mod tests {
         let pools = ["a \"pool\"".to_owned()];
         let process = ProcessFigures::default();
         let mut tallies = ServerTallies::default();
-        MetricsSnapshot::new(process, &pools, vec![counters], &[report], &mut tallies)
+        let reports = [report];
+        let mut page =
+            MetricsSnapshot::new(process, &pools, vec![counters], &reports, &mut tallies);
+        let error = (pools[0].clone(), "get", ErrorOutcome::NotSent);
+        page.errors.insert(error, 3);
+        page
     }
 
     /// Each family of the table is in both formats, with its type.
@@ -335,6 +348,11 @@ mod tests {
             let server = "{pool=\"a \\\"pool\\\"\",server=\"10.0.0.0:6379\"} 1";
             assert!(
                 page.contains(&format!("\nrespool_server_up{server}")),
+                "{page}"
+            );
+            let errors = "{pool=\"a \\\"pool\\\"\",command=\"get\",outcome=\"not_sent\"} 3";
+            assert!(
+                page.contains(&format!("\nrespool_request_errors_total{errors}\n")),
                 "{page}"
             );
             assert_eq!(page.ends_with("\n# EOF\n"), format == Format::OpenMetrics);

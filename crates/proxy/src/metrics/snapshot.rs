@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use respool_driver::ErrorsByName;
 use respool_engine::{
     Counters, LatencyReport, ReloadReport, ServerCpu, ServerReport, Time, Usage, WorkerReport,
 };
@@ -45,6 +46,8 @@ pub(crate) struct MetricsSnapshot {
     pub(crate) servers: BTreeMap<(usize, String), ServerTotals>,
     /// The times of requests by command, over all workers.
     pub(crate) times: LatencyReport,
+    /// The error replies, over all workers.
+    pub(crate) errors: ErrorsByName,
 }
 
 /// The figures of one pool.

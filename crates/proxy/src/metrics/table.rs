@@ -75,6 +75,8 @@ pub(crate) enum MetricSource {
     Worker(fn(&WorkerFigures) -> Option<f64>),
     /// Times of the requests of each command.
     Command(fn(&CommandTimes) -> LatencyHistogram),
+    /// The error replies, by pool, command and outcome.
+    Errors,
     /// Whether each pool is ready.
     PoolReady,
     /// The servers of each pool that are down, by role.
@@ -100,6 +102,7 @@ impl MetricSource {
             MetricSource::Certificates => vec!["option", "file"],
             MetricSource::Worker(_) => vec!["worker"],
             MetricSource::Command(_) => vec!["command"],
+            MetricSource::Errors => vec!["pool", "command", "outcome"],
             MetricSource::PoolReady => vec!["pool"],
             MetricSource::PoolServersDown => vec!["pool", "role"],
             MetricSource::Server(_) => vec!["pool", "server"],
@@ -535,6 +538,12 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
         ],
     ),
     counter("respool_requests_timed_out", "requests_timed_out"),
+    MetricFamily {
+        help: "Error replies to clients: `replied` by a server, `refused` by respool. Requests \
+               that failed: `not_sent` surely were not executed, `unknown` may have been.",
+        source: MetricSource::Errors,
+        ..counter("respool_request_errors", "")
+    },
     counter("respool_commands_refused", "commands_refused"),
     counter("respool_logins_refused", "logins_refused"),
     counter("respool_requests_streamed", "streamed_requests"),

@@ -108,5 +108,6 @@ mod admin {
     mod prometheus;
     mod reload;
     mod reports;
+    mod request_errors;
     pub(crate) mod runtime_config;
 }

@@ -250,13 +250,18 @@ fn page_with_every_series() -> PageLabels {
     let pages = pages_of(&proxy);
     let mut client = Client::connect(proxy.address());
     assert_eq!(client.call("SET key value"), Reply::ok());
+    assert!(client.call("INCR key").error().is_some());
     let began = Instant::now();
     let samples = loop {
         let samples = parse(&get(pages, "/metrics").body);
         let has = |name: &str| samples.iter().any(|(its, _, _)| its == name);
-        // Times of requests come once a second, CPU time of servers after an answer.
-        if has("respool_request_duration_seconds_bucket") && has("respool_server_cpu_seconds_total")
-        {
+        // Times and errors of requests come once a second, CPU time of servers after an answer.
+        let last = [
+            "respool_request_duration_seconds_bucket",
+            "respool_request_errors_total",
+            "respool_server_cpu_seconds_total",
+        ];
+        if last.into_iter().all(has) {
             break samples;
         }
         assert!(began.elapsed() < SOON, "{samples:?}");
