@@ -337,23 +337,45 @@ fn packaged_queries_name_metrics_of_the_page() {
     }
 }
 
-/// promtool accepts the alert rules.
+/// promtool accepts the alert rules and their tests: each alert fires and is silent as it should.
 #[test]
 fn promtool_accepts_the_rules() {
     let program = match find_program("promtool") {
         Ok(program) => program,
         Err(missing) => return leave_out("prometheus", missing),
     };
-    let rules = path_of("prometheus/respool.rules.yml");
-    let output = Command::new(program)
-        .args(["check", "rules"])
-        .arg(rules)
-        .output()
-        .expect("promtool runs");
-    let said = [output.stdout, output.stderr].concat();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&said)
-    );
+    for (words, file) in [
+        (["check", "rules"], "prometheus/respool.rules.yml"),
+        (["test", "rules"], "prometheus/respool.rules.test.yml"),
+    ] {
+        let mut command = Command::new(&program);
+        command.args(words).arg(path_of(file));
+        let output = command.output().expect("promtool runs");
+        let said = [output.stdout, output.stderr].concat();
+        let said = String::from_utf8_lossy(&said);
+        assert!(output.status.success(), "{file}: {said}");
+    }
+}
+
+/// Each alert has a test at which it fires, and one at which it is silent.
+#[test]
+fn each_alert_has_tests() {
+    let tests = packaged("prometheus/respool.rules.test.yml");
+    let rules = packaged("prometheus/respool.rules.yml");
+    let alerts = rules.lines().filter_map(|line| {
+        let (_, name) = line.split_once("- alert: ")?;
+        Some(name)
+    });
+    for alert in alerts {
+        let of_alert = tests.split("- alertname: ").filter(|test| {
+            let mut lines = test.lines();
+            lines.next() == Some(alert)
+        });
+        let (mut fires, mut is_silent) = (false, false);
+        for test in of_alert {
+            is_silent |= test.contains("exp_alerts: []");
+            fires |= test.contains("exp_labels:");
+        }
+        assert!(fires && is_silent, "{alert}: {fires}, {is_silent}");
+    }
 }
