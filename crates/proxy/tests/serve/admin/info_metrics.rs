@@ -1,6 +1,6 @@
 //! Each fact that INFO and `/metrics` both have is the same in both.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -17,6 +17,25 @@ const SHARES: [&str; 2] = ["respool_worker_utilization", "utilization"];
 
 /// Facts that only servers in other pools have.
 const ELSEWHERE: [&str; 2] = ["slots", "latency_us"];
+
+/// Counters that stay at 0 in this test: they need another pool, TLS, a fault, or a limit.
+#[rustfmt::skip]
+const UNMOVED: [&str; 41] = [
+    "respool_blocking_polls", "respool_collapsing_stops", "respool_failed_not_sent",
+    "respool_failed_unknown", "respool_flushed_full", "respool_flushed_late",
+    "respool_get_fusing_stops", "respool_late_replies", "respool_links_closed_for_room",
+    "respool_links_drained", "respool_links_full", "respool_links_lost", "respool_logins_refused",
+    "respool_memory_incomplete_bytes", "respool_memory_output_bytes", "respool_memory_queued_bytes",
+    "respool_memory_tls_bytes", "respool_memory_unauthenticated_bytes",
+    "respool_output_limit_waits", "respool_pinned_links_full", "respool_reads_sent_again",
+    "respool_redirected_ask", "respool_redirected_moved", "respool_requests_deferred",
+    "respool_requests_timed_out", "respool_scripts_reloaded", "respool_servers_down",
+    "respool_sessions_closed_by_us", "respool_sessions_closed_unauthenticated",
+    "respool_set_fusing_stops", "respool_silent_links_replaced", "respool_slot_fusing_stops",
+    "respool_slow_uploads_ended", "respool_streamed_requests", "respool_streaming_links_full",
+    "respool_tls_handshakes", "respool_tls_handshakes_failed", "respool_tls_handshaking",
+    "respool_tls_sessions", "respool_topology_refreshes", "respool_watches_ended",
+];
 
 /// The samples of a page, and the fields of INFO.
 struct BothTexts {
@@ -221,11 +240,15 @@ fn every_figure_of_info_is_on_the_page() {
         }
         assert!(began.elapsed() < SOON, "{different:#?}");
     }
-    let above_0 = same.values().filter(|value| **value > 0.0).count();
-    println!(
-        "{} figures are the same, {above_0} of them counters above 0",
-        same.len()
-    );
-    assert!(same["respool_batch_requests"] > 0.0, "{same:?}");
-    assert!(above_0 >= 25, "{above_0}: {same:?}");
+    // A row without a figure compares nothing.
+    let counters = metrics.iter().flat_map(|metric| &metric.counters);
+    let counters: BTreeSet<&str> = counters.map(|(_, field)| field.as_str()).collect();
+    let at_0: BTreeSet<&str> = counters
+        .iter()
+        .copied()
+        .filter(|field| same[*field] == 0.0)
+        .collect();
+    let unmoved = BTreeSet::from(UNMOVED);
+    assert!(at_0.is_subset(&unmoved), "{:?}", &at_0 - &unmoved);
+    assert!(unmoved.is_subset(&counters), "{:?}", &unmoved - &counters);
 }

@@ -187,7 +187,11 @@ fn counters_go_on_over_failovers() {
         let before = primary();
         let address = sentinels.watched(0).server(before).address();
         let mut admin = Client::connect(address);
-        admin.call("CLIENT KILL TYPE normal SKIPME yes");
+        // The last request of the client has left on one of these.
+        let old = links(&mut admin);
+        let closed = admin.call("CLIENT KILL TYPE normal SKIPME yes");
+        assert!(matches!(closed, Reply::Integer(1..)), "{closed:?}");
+        assert!(!old.is_empty() && links(&mut admin).is_disjoint(&old));
         let earlier = watched.lost(address);
         watched.look_until("a loss is counted", |watched| {
             watched.lost(address) > earlier
