@@ -25,11 +25,12 @@ use http_body_util::Full;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use respool_driver::{OwnListener, Reports};
+use tracing::warn;
 
 use exposition::Format;
 use http::{Page, Pages};
 use process::ProcessFigures;
-use server_tallies::ServerTallies;
+use server_tallies::{SERVERS_KEPT_MAX, ServerTallies};
 use snapshot::{MetricsSnapshot, ready};
 
 use crate::reload::Reloads;
@@ -98,6 +99,13 @@ impl ProcessPages {
             &reports,
             &mut tallies,
         );
+        if snapshot.lacks_names {
+            warn!(
+                "metrics: {SERVERS_KEPT_MAX} servers have had series of their own since the start, \
+                 the most whose counters are kept. New servers are part of the series `other` of \
+                 their pool. Restart respool to give them series"
+            );
+        }
         snapshot.reload = self.reloads.report();
         snapshot.certificates = self.reloads.expiries();
         snapshot.times = self.reports.latency();

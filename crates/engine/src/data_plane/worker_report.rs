@@ -25,9 +25,8 @@ pub struct WorkerReport {
 pub struct ServerReport {
     /// The index of its pool in the settings.
     pub pool: usize,
-    /// The index of its entry in the worker, and how often that was given to another server. Both
-    /// stay while the address changes, so they identify the entry of these counters.
-    pub entry: (u16, u32),
+    /// The entry of these counters.
+    pub entry: ServerEntry,
     /// Its address, or the name by which Sentinels know it, as INFO shows it.
     pub address: String,
     /// Its role, as INFO shows it.
@@ -51,6 +50,15 @@ pub struct ServerReport {
     pub cpu: Option<(Time, ServerCpu)>,
     /// The smoothed round trip to it, microseconds; `None` where reads do not choose by it.
     pub latency_us: Option<u64>,
+}
+
+/// An entry of a worker for a server. Both parts stay while the address of the server changes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServerEntry {
+    /// Its index in the worker.
+    pub index: u16,
+    /// How often it was given to another server.
+    pub reuses: u32,
 }
 
 /// CPU time that a server's main thread used since its start, seconds. Servers before 7.0 tell only

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::{LinkRole, LinkState};
 use crate::data_plane::server::Server;
-use crate::data_plane::worker_report::{ServerReport, WorkerReport};
+use crate::data_plane::worker_report::{ServerEntry, ServerReport, WorkerReport};
 use crate::discovery::Discovery;
 use crate::limits::SERVERS_SHOWN_MAX;
 use crate::routing::pool::ServerId;
@@ -115,7 +115,10 @@ impl Discovery {
     ) {
         let server = plane.server(id);
         place.pool = usize::from(plane.pool_of(id).parent);
-        place.entry = (id.0, server.reuses);
+        place.entry = ServerEntry {
+            index: id.0,
+            reuses: server.reuses,
+        };
         place.address.clone_from(&server.label);
         place.role = self.role_of(plane, id, seen);
         place.state = seen.state_of(server);

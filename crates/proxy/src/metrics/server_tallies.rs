@@ -7,35 +7,51 @@
 //! ```
 //!
 //! A worker counts for each of its entries. The labels of an entry change: a Sentinel names another
-//! address, or a server gets a name in place of [`OTHER`]. Entries of a label set come and go: an
+//! address, or a server gets a name in place of `other`. Entries of a label set come and go: an
 //! ended pool has its own, and a node of a Cluster is hidden while its reader is shown. So a sum of
 //! the counters that workers report could fall, and Prometheus takes a fall for a restart. Here
 //! the counts of an entry since the last page are added to the labels that it has now, and nothing
 //! is ever taken away.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::num::NonZero;
+use std::thread;
 
-use respool_engine::{ServerCpu, ServerReport, Time};
+use respool_engine::{ServerCpu, ServerEntry, ServerReport, Time};
 
-use super::snapshot::{OTHER, SERVERS_NAMED_MAX, later_cpu};
+use super::snapshot::{SERVERS_NAMED_MAX, later_cpu};
 
 /// Servers that pages have named, those that left included. At the limit: a server that has no
-/// name yet counts for [`OTHER`] of its pool.
+/// name yet counts for `other` of its pool.
 pub(crate) const SERVERS_KEPT_MAX: usize = 4_096;
 
-/// Cores that a server may keep busy. More than that is the figure of another process.
-const SERVER_CORES_MAX: f64 = 256.0;
+/// Cores that a server may keep busy, at least: threads for input and output count before Redis
+/// 7.0. More than these or the cores of this machine is the figure of another process.
+const SERVER_CORES_LEAST: usize = 8;
 
 /// The counters of servers by label set.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ServerTallies {
     /// The counts of each entry of each worker at the last page. The bound is the engine's
     /// `SERVERS_MAX` for each worker.
     last: Vec<HashMap<u16, EntryCounts>>,
-    /// The totals, by pool and server.
-    totals: BTreeMap<String, BTreeMap<String, LabelTally>>,
+    /// The totals, by pool.
+    totals: BTreeMap<String, PoolTallies>,
     /// Servers with a name in `totals`: at most [`SERVERS_KEPT_MAX`].
     kept: usize,
+    /// Whether a server got no name because [`SERVERS_KEPT_MAX`] are kept.
+    lacks_names: bool,
+    /// Cores that a server may keep busy.
+    server_cores_max: f64,
+}
+
+/// The totals of the servers of one pool.
+#[derive(Debug, Default)]
+struct PoolTallies {
+    /// Those of each server that a page has named.
+    servers: BTreeMap<String, LabelTally>,
+    /// Those of all others.
+    other: LabelTally,
 }
 
 /// The counts of an entry of a worker.
@@ -58,71 +74,127 @@ pub(crate) struct LabelTally {
     /// The answer about CPU time that was counted last.
     cpu_answer: Option<(Time, ServerCpu)>,
     /// The last page named the server.
-    is_named: bool,
+    pub(crate) is_named: bool,
+}
+
+impl Default for ServerTallies {
+    fn default() -> ServerTallies {
+        let cores = thread::available_parallelism().map_or(0, NonZero::get);
+        ServerTallies {
+            last: Vec::new(),
+            totals: BTreeMap::new(),
+            kept: 0,
+            lacks_names: false,
+            server_cores_max: cores.max(SERVER_CORES_LEAST) as f64,
+        }
+    }
 }
 
 impl ServerTallies {
     /// Chooses the servers among `present` that this page names. A server that the last page named
-    /// keeps its name.
-    pub(crate) fn name_servers(&mut self, present: &BTreeSet<(&str, &str)>) {
+    /// keeps its name. Returns whether names are used up, the first time that a server gets none
+    /// for this reason.
+    pub(crate) fn name_servers(&mut self, present: &BTreeSet<(&str, &str)>) -> bool {
         let mut free = SERVERS_NAMED_MAX;
-        for (pool, servers) in &mut self.totals {
-            for (server, tally) in servers {
+        for (pool, of_pool) in &mut self.totals {
+            for (server, tally) in &mut of_pool.servers {
                 tally.is_named &= present.contains(&(pool.as_str(), server.as_str()));
                 free -= usize::from(tally.is_named);
             }
         }
+        let mut lacks_names = false;
         for (pool, server) in present {
-            if free == 0 {
-                return;
+            if !self.totals.contains_key(*pool) {
+                let none = PoolTallies::default();
+                self.totals.insert((*pool).to_owned(), none);
             }
-            if let Some(tally) = self.kept(pool, server).filter(|tally| !tally.is_named) {
-                tally.is_named = true;
-                free -= 1;
+            let Some(of_pool) = self.totals.get_mut(*pool) else {
+                continue;
+            };
+            let known = of_pool.servers.get_mut(*server);
+            if free == 0 || known.as_ref().is_some_and(|tally| tally.is_named) {
+                continue;
             }
+            match known {
+                Some(tally) => tally.is_named = true,
+                None if self.kept == SERVERS_KEPT_MAX => {
+                    lacks_names = true;
+                    continue;
+                }
+                None => {
+                    let is_named = true;
+                    let tally = LabelTally {
+                        is_named,
+                        ..LabelTally::default()
+                    };
+                    of_pool.servers.insert((*server).to_owned(), tally);
+                    self.kept += 1;
+                }
+            }
+            free -= 1;
         }
+        let is_first = lacks_names && !self.lacks_names;
+        self.lacks_names |= lacks_names;
+        is_first
     }
 
-    /// Whether this page names the server.
-    pub(crate) fn is_named(&self, pool: &str, server: &str) -> bool {
-        let servers = self.totals.get(pool);
-        let tally = servers.and_then(|servers| servers.get(server));
-        tally.is_some_and(|tally| tally.is_named)
-    }
-
-    /// Adds the counts of a worker's entry since the last page.
-    pub(crate) fn add(&mut self, worker: usize, pool: &str, report: &ServerReport) {
+    /// Adds the counts of a worker's entry since the last page. `server`: its name on pages.
+    pub(crate) fn add(&mut self, worker: usize, pool: &str, server: &str, report: &ServerReport) {
         if worker >= self.last.len() {
             self.last.resize_with(worker + 1, HashMap::new);
         }
-        let (entry, reuses) = report.entry;
+        let ServerEntry { index, reuses } = report.entry;
         let now = EntryCounts {
             reuses,
             failures: report.failures_total,
             lost: report.lost_total,
         };
-        let last = self.last[worker].insert(entry, now).unwrap_or_default();
+        let last = self.last[worker].insert(index, now).unwrap_or_default();
         let last = match last.reuses == reuses {
             true => last,
             false => EntryCounts::default(),
         };
-        let tally = self.tally(pool, &report.address);
-        tally.failures_total += now.failures.saturating_sub(last.failures);
-        tally.lost_total += now.lost.saturating_sub(last.lost);
+        if let Some(tally) = self.tally(pool, server) {
+            tally.failures_total += now.failures.saturating_sub(last.failures);
+            tally.lost_total += now.lost.saturating_sub(last.lost);
+        }
     }
 
-    /// Adds the CPU time that a server with a name has used since its last answer. Returns its
-    /// total.
-    pub(crate) fn add_cpu(
+    /// The totals of a server, with the CPU time that it has used since its last answer. Those of
+    /// all servers without a name have no CPU time.
+    pub(crate) fn total(
         &mut self,
         pool: &str,
         server: &str,
-        answer: (Time, ServerCpu),
-    ) -> ServerCpu {
-        let tally = self.tally(pool, server);
-        let Some(last) = tally.cpu_answer else {
-            (tally.cpu, tally.cpu_answer) = (answer.1, Some(answer));
-            return tally.cpu;
+        answer: Option<(Time, ServerCpu)>,
+    ) -> (LabelTally, Option<ServerCpu>) {
+        let cores_max = self.server_cores_max;
+        let Some(tally) = self.tally(pool, server) else {
+            return Default::default();
+        };
+        let answer = answer.filter(|_| tally.is_named);
+        let cpu = answer.map(|answer| tally.add_cpu(answer, cores_max));
+        (*tally, cpu)
+    }
+
+    /// The totals of a server if it has a name, else those of all others of its pool. `None`: no
+    /// page has had a server of the pool.
+    fn tally(&mut self, pool: &str, server: &str) -> Option<&mut LabelTally> {
+        let of_pool = self.totals.get_mut(pool)?;
+        let named = of_pool.servers.get_mut(server);
+        Some(match named.filter(|tally| tally.is_named) {
+            Some(tally) => tally,
+            None => &mut of_pool.other,
+        })
+    }
+}
+
+impl LabelTally {
+    /// Adds the CPU time that a server has used since its last answer. Returns its total.
+    fn add_cpu(&mut self, answer: (Time, ServerCpu), cores_max: f64) -> ServerCpu {
+        let Some(last) = self.cpu_answer else {
+            (self.cpu, self.cpu_answer) = (answer.1, Some(answer));
+            return self.cpu;
         };
         // The worker with the last answer may be gone.
         let answer = later_cpu(last, answer);
@@ -134,38 +206,14 @@ impl ServerTallies {
         };
         let user_s = (answer.1.user_s - base.user_s).max(0.0);
         let system_s = (answer.1.system_s - base.system_s).max(0.0);
-        let most_s = answer.0.since_us(last.0) as f64 / 1e6 * SERVER_CORES_MAX;
+        let most_s = answer.0.since_us(last.0) as f64 / 1e6 * cores_max;
         // Else another process answers at this address, with the CPU time of its own life.
         if user_s + system_s <= most_s {
-            tally.cpu.user_s += user_s;
-            tally.cpu.system_s += system_s;
+            self.cpu.user_s += user_s;
+            self.cpu.system_s += system_s;
         }
-        tally.cpu_answer = Some(answer);
-        tally.cpu
-    }
-
-    /// The totals of the servers that share a label set, or of one.
-    pub(crate) fn tally(&mut self, pool: &str, server: &str) -> &mut LabelTally {
-        let server = if self.is_named(pool, server) {
-            server
-        } else {
-            OTHER
-        };
-        let servers = self.totals.entry(pool.to_owned()).or_default();
-        servers.entry(server.to_owned()).or_default()
-    }
-
-    /// The totals of a server that may be named. `None`: no more names are kept.
-    fn kept(&mut self, pool: &str, server: &str) -> Option<&mut LabelTally> {
-        let servers = self.totals.get(pool);
-        if !servers.is_some_and(|servers| servers.contains_key(server)) {
-            if self.kept == SERVERS_KEPT_MAX {
-                return None;
-            }
-            self.kept += 1;
-        }
-        let servers = self.totals.entry(pool.to_owned()).or_default();
-        Some(servers.entry(server.to_owned()).or_default())
+        self.cpu_answer = Some(answer);
+        self.cpu
     }
 }
 
@@ -175,7 +223,7 @@ mod tests {
     use respool_testkit::random::Random;
 
     use super::super::process::ProcessFigures;
-    use super::super::snapshot::MetricsSnapshot;
+    use super::super::snapshot::{MetricsSnapshot, OTHER};
     use super::*;
 
     /// The counters that pages have shown last, by pool and server.
@@ -223,9 +271,9 @@ mod tests {
         }
     }
 
-    fn server(entry: (u16, u32), address: &str, failures_total: u64) -> ServerReport {
+    fn server((index, reuses): (u16, u32), address: &str, failures_total: u64) -> ServerReport {
         ServerReport {
-            entry,
+            entry: ServerEntry { index, reuses },
             address: address.into(),
             role: "primary",
             state: "up",
@@ -320,18 +368,39 @@ mod tests {
         assert!(was_beyond && pages.failures(OTHER) > 0);
     }
 
-    /// Beyond the bound of names, a new server counts for `other`, and one with a name keeps it.
+    /// Beyond the bound of names, a new server counts for `other`, and one with a name keeps it. The
+    /// first page on which a server lacks a name says so.
     #[test]
     fn names_have_a_bound() {
         let mut pages = Pages::default();
+        let mut said = Vec::new();
         for nth in 0..SERVERS_KEPT_MAX + 10 {
             let address = format!("x:{nth}");
-            pages.page(&["a"], &[vec![server((0, nth as u32), &address, 1)]]);
+            let page = pages.page(&["a"], &[vec![server((0, nth as u32), &address, 1)]]);
+            said.extend(page.lacks_names.then_some(nth));
         }
+        assert_eq!(said, [SERVERS_KEPT_MAX]);
         assert_eq!(pages.failures(OTHER), 10);
-        assert_eq!(pages.tallies.totals["a"].len(), SERVERS_KEPT_MAX + 1);
+        assert_eq!(pages.tallies.totals["a"].servers.len(), SERVERS_KEPT_MAX);
         pages.page(&["a"], &[vec![server((1, 0), "x:3", 4)]]);
         assert_eq!(pages.failures("x:3"), 5);
+    }
+
+    /// A server that is called `other` has a series and counters of its own.
+    #[test]
+    fn server_called_other_is_not_the_others() {
+        let mut pages = Pages::default();
+        let beyond =
+            (0..SERVERS_NAMED_MAX + 5).map(|nth| server((nth as u16, 0), &format!("x:{nth}"), 1));
+        let called = server((1_000, 0), OTHER, 7);
+        // The first page names it, so it keeps its name.
+        let page = pages.page(&["a"], &[vec![called.clone()]]);
+        assert!(!page.servers.contains_key(&(0, OTHER.to_owned())));
+        let all = beyond.chain([called]).collect();
+        let page = pages.page(&["a"], &[all]);
+        assert_eq!(page.servers.len(), SERVERS_NAMED_MAX + 1);
+        assert_eq!(page.servers[&(0, OTHER.to_owned())].up, 6);
+        assert_eq!((pages.failures("'other'"), pages.failures(OTHER)), (7, 6));
     }
 
     /// CPU time goes on when the server starts anew, or when the worker with the last answer is
@@ -349,8 +418,8 @@ mod tests {
             (40, 0.5),
             (50, 2.5),
             // A process that has run for long.
-            (60, 9_000.0),
-            (70, 9_001.0),
+            (60, 2_000.0),
+            (70, 2_001.0),
         ] {
             let system_s = 0.25;
             let report = ServerReport {

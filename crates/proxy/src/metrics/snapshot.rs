@@ -17,6 +17,18 @@ pub(crate) const SERVERS_NAMED_MAX: usize = 256;
 /// The name of the servers beyond [`SERVERS_NAMED_MAX`].
 pub(crate) const OTHER: &str = "other";
 
+/// The name of a server that is called [`OTHER`]: Sentinels know primaries by names. No name that
+/// Sentinels take has a quote.
+const CALLED_OTHER: &str = "'other'";
+
+/// The name of a server on pages.
+fn shown_name(report: &ServerReport) -> &str {
+    match report.address.as_str() {
+        OTHER => CALLED_OTHER,
+        address => address,
+    }
+}
+
 /// The states of a server, the best first. A server has the best one that a worker sees.
 const STATES: [&str; 6] = ["up", "connecting", "backoff", "down", "unknown", "gone"];
 
@@ -48,6 +60,8 @@ pub(crate) struct MetricsSnapshot {
     pub(crate) times: LatencyReport,
     /// The error replies, over all workers.
     pub(crate) errors: ErrorsByName,
+    /// Names are used up, and this is the first page on which a server lacks one.
+    pub(crate) lacks_names: bool,
 }
 
 /// The figures of one pool.
@@ -183,7 +197,7 @@ impl MetricsSnapshot {
         }
         let mut servers: BTreeMap<(usize, &str), ServerTotals> = BTreeMap::new();
         for report in reports.iter().flat_map(|report| &report.servers) {
-            let key = (report.pool, report.address.as_str());
+            let key = (report.pool, shown_name(report));
             servers.entry(key).or_default().add_report(report);
         }
         let is_ready = ready(pools.len(), reports);
@@ -205,11 +219,11 @@ impl MetricsSnapshot {
             let pool = pools.get(*pool)?;
             Some((pool.as_str(), *server))
         });
-        tallies.name_servers(&present.collect());
+        snapshot.lacks_names = tallies.name_servers(&present.collect());
         for (index, report) in reports.iter().enumerate() {
             for server in &report.servers {
                 if let Some(pool) = pools.get(server.pool) {
-                    tallies.add(index, pool, server);
+                    tallies.add(index, pool, shown_name(server), server);
                 }
             }
         }
@@ -229,11 +243,9 @@ impl MetricsSnapshot {
         mut totals: ServerTotals,
         tallies: &mut ServerTallies,
     ) {
-        let is_named = tallies.is_named(name, server);
-        if let Some(answer) = totals.cpu_answer.filter(|_| is_named) {
-            totals.cpu = Some(tallies.add_cpu(name, server, answer));
-        }
-        let tally = *tallies.tally(name, server);
+        let (tally, cpu) = tallies.total(name, server, totals.cpu_answer);
+        totals.cpu = cpu;
+        let is_named = tally.is_named;
         let shown = if is_named { server } else { OTHER };
         let shown = self.servers.entry((pool, shown.to_owned())).or_default();
         match is_named {
@@ -255,6 +267,8 @@ pub(crate) fn ready(count: usize, reports: &[WorkerReport]) -> Vec<bool> {
 
 #[cfg(test)]
 mod tests {
+    use respool_engine::ServerEntry;
+
     use super::*;
 
     fn report(address: &str, state: &'static str) -> ServerReport {
@@ -327,7 +341,10 @@ mod tests {
     #[test]
     fn servers_beyond_the_bound_are_one_series() {
         let servers = (0..SERVERS_NAMED_MAX + 5).map(|nth| ServerReport {
-            entry: (nth as u16, 0),
+            entry: ServerEntry {
+                index: nth as u16,
+                reuses: 0,
+            },
             ..report(&format!("10.0.0.1:{}", 10_000 + nth), "up")
         });
         let servers = servers.collect();
