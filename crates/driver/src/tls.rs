@@ -199,7 +199,7 @@ impl TlsStream {
     ) -> Result<Self, String> {
         let name = tls.name_of(address)?;
         let connection = UnbufferedClientConnection::new(tls.config.clone(), name);
-        let connection = connection.map_err(|error| StreamError::from(error).to_string())?;
+        let connection = connection.map_err(|error| StreamError::from(error).of_server())?;
         Ok(TlsStream::new(TlsSide::Client(connection), memory))
     }
 

@@ -703,6 +703,7 @@ impl WorkerLoop {
                     Ok(socket) => self.handshakes.begin(socket, origin, pool, Instant::now()),
                     Err(error) => {
                         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
+                        let error = error.of_client();
                         self.accept_failed("tls", format!("{peer} cannot be added: {error}"));
                     }
                 }
@@ -844,7 +845,7 @@ impl WorkerLoop {
             .and_then(|_| socket.read(&self.epoll, buffer, &mut self.tls_buffers));
         match read {
             Err(error) => {
-                self.end_handshake(index, error.refusal(), &error.to_string());
+                self.end_handshake(index, error.refusal(), &error.of_client());
                 false
             }
             Ok(outcome) if !socket.stream.is_handshaking() => self.admit(index, outcome),
@@ -1014,7 +1015,7 @@ impl WorkerLoop {
                 }
             }
             Ok(ReadOutcome::Nothing) => {}
-            Err(error) => self.link_lost(id, &error.to_string()),
+            Err(error) => self.link_lost(id, &error.of_server()),
         }
     }
 
@@ -1031,7 +1032,9 @@ impl WorkerLoop {
             .write(&self.epoll, &[], &mut self.tls_buffers)
             .and_then(|_| socket.read(&self.epoll, buffer, &mut self.tls_buffers));
         match read {
-            Err(error) => self.try_next_address(id, &format!("TLS handshake failed: {error}")),
+            Err(error) => {
+                self.try_next_address(id, &format!("TLS handshake failed: {}", error.of_server()))
+            }
             Ok(outcome) if !socket.stream.is_handshaking() => {
                 let stage = std::mem::replace(&mut link.stage, ConnectStage::Resolving);
                 if let ConnectStage::Handshaking(socket) = stage {
@@ -1063,7 +1066,7 @@ impl WorkerLoop {
         let written = socket.write(&self.epoll, output, &mut self.tls_buffers);
         let count = match written {
             Ok(count) => count,
-            Err(error) => return self.link_lost(id, &error.to_string()),
+            Err(error) => return self.link_lost(id, &error.of_server()),
         };
         if count > 0 {
             self.engine.handle_link_written(id, count);
@@ -1222,7 +1225,7 @@ impl WorkerLoop {
                 self.engine.handle_link_up(id);
             }
             (Ok(()), true) => link.stage = ConnectStage::Handshaking(socket),
-            (Err(error), _) => self.link_lost(id, &error.to_string()),
+            (Err(error), _) => self.link_lost(id, &error.of_server()),
         }
     }
 }
@@ -1245,7 +1248,7 @@ impl WorkerLoop {
                     && let Some(socket) = link.socket()
                     && let Err(error) = socket.shutdown_write(&self.epoll)
                 {
-                    self.link_lost(id, &error.to_string());
+                    self.link_lost(id, &error.of_server());
                 }
             }
             Action::ReadLink(id, on) => {

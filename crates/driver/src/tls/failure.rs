@@ -1,7 +1,5 @@
 //! Errors of a connection, in words for the log and for the clients whose requests fail.
 
-use std::fmt;
-
 use rustix::io::Errno;
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
@@ -26,20 +24,27 @@ impl From<Error> for StreamError {
     }
 }
 
-/// The error of a connection to a server: `Connection refused (os error 111)`.
-impl fmt::Display for StreamError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+impl StreamError {
+    /// The error of a connection to a server: `Connection refused (os error 111)`.
+    pub(crate) fn of_server(&self) -> String {
+        self.text(words_of_server)
+    }
+
+    /// The error of a connection from a client.
+    pub(crate) fn of_client(&self) -> String {
+        self.text(words_of_client)
+    }
+
+    fn text(&self, words: fn(&Error) -> Option<&'static str>) -> String {
         match self {
-            StreamError::System(error) => std::io::Error::from(*error).fmt(f),
+            StreamError::System(error) => std::io::Error::from(*error).to_string(),
             StreamError::Tls(error) => match words(error) {
-                Some(words) => write!(f, "{words} ({error})"),
-                None => error.fmt(f),
+                Some(words) => format!("{words} ({error})"),
+                None => error.to_string(),
             },
         }
     }
-}
 
-impl StreamError {
     /// The reason why the handshake of a client failed.
     pub(crate) fn refusal(&self) -> HandshakeRefusal {
         let error = match self {
@@ -95,7 +100,7 @@ impl HandshakeRefusal {
 }
 
 /// The words for an error of a server; `None`: the error's own text is plain enough.
-fn words(error: &Error) -> Option<&'static str> {
+fn words_of_server(error: &Error) -> Option<&'static str> {
     Some(match error {
         Error::InvalidCertificate(error) => match error {
             // A bad signature is one by another CA of the same name.
@@ -114,11 +119,7 @@ fn words(error: &Error) -> Option<&'static str> {
             _ => "the server's certificate cannot be verified",
         },
         Error::NoCertificatesPresented => "the server showed no certificate",
-        Error::InvalidMessage(InvalidMessage::InvalidContentType)
-        | Error::InvalidMessage(InvalidMessage::UnknownProtocolVersion)
-        | Error::InvalidMessage(InvalidMessage::MessageTooLarge) => {
-            "the server does not speak TLS at this address"
-        }
+        error if is_no_tls(error) => "the server does not speak TLS at this address",
         Error::PeerIncompatible(
             PeerIncompatible::ServerDoesNotSupportTls12Or13
             | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig,
@@ -138,6 +139,55 @@ fn words(error: &Error) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// The words for an error of a client; `None`: the error's own text is plain enough.
+fn words_of_client(error: &Error) -> Option<&'static str> {
+    Some(match error {
+        Error::InvalidCertificate(error) => match error {
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                "no CA of tls-ca has signed the client's certificate"
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                "the client's certificate has expired"
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                "the client's certificate is not valid yet"
+            }
+            _ => "the client's certificate cannot be verified",
+        },
+        Error::NoCertificatesPresented => {
+            "the client showed no certificate, and tls-client-auth requires one"
+        }
+        error if is_no_tls(error) => "the client does not speak TLS at this listener",
+        Error::PeerIncompatible(
+            PeerIncompatible::Tls12NotOffered
+            | PeerIncompatible::Tls12NotOfferedOrEnabled
+            | PeerIncompatible::SupportedVersionsExtensionRequired
+            // Clients that do not know TLS 1.2 do not know this extension.
+            | PeerIncompatible::SignatureAlgorithmsExtensionRequired,
+        )
+        | Error::AlertReceived(AlertDescription::ProtocolVersion) => {
+            "the client and respool have no version of TLS in common"
+        }
+        Error::PeerIncompatible(_) => "the client and respool have no algorithm in common",
+        Error::AlertReceived(alert) if is_about_certificate(*alert) => {
+            "the client refused the certificate of respool"
+        }
+        _ => return None,
+    })
+}
+
+/// Whether the peer's bytes are no records of TLS.
+fn is_no_tls(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidMessage(
+            InvalidMessage::InvalidContentType
+                | InvalidMessage::UnknownProtocolVersion
+                | InvalidMessage::MessageTooLarge
+        )
+    )
 }
 
 /// Whether the alert is the peer's verdict on a certificate of ours.

@@ -218,14 +218,14 @@ impl TestPair {
             let before = (self.received.len(), self.written, self.peer_received.len());
             self.peer_sends(usize::MAX);
             if !self.has_ended {
-                self.reads().map_err(|error| error.to_string())?;
+                self.reads().map_err(|error| error.of_server())?;
             }
             if !self.stream.is_handshaking() {
                 self.writes();
             }
             self.stream
                 .flush(&self.fd)
-                .map_err(|error| error.to_string())?;
+                .map_err(|error| error.of_server())?;
             self.peer_reads().map_err(|error| error.to_string())?;
             let after = (self.received.len(), self.written, self.peer_received.len());
             let is_idle = !self.peer.wants_write()
@@ -580,7 +580,7 @@ fn error_of_server_says_its_reason() {
 
     let mut pair = TestPair::of_link(&good(), &ca.server());
     pair.socket.write_all(b"-ERR unknown command\r\n").unwrap();
-    let text = pair.reads().unwrap_err().to_string();
+    let text = pair.reads().unwrap_err().of_server();
     assert!(text.starts_with("the server does not speak TLS"), "{text}");
 
     let mut listener = good();
@@ -592,7 +592,7 @@ fn error_of_server_says_its_reason() {
         let read = pair.reads();
         let _ = pair.peer_reads();
         if let Err(error) = read {
-            let text = error.to_string();
+            let text = error.of_server();
             assert!(
                 text.starts_with("the server wants a certificate of respool"),
                 "{text}"
@@ -603,7 +603,33 @@ fn error_of_server_says_its_reason() {
     panic!("the server asks for a certificate");
 }
 
-/// A refused client is counted under the reason of its refusal.
+/// The refusal of a client. Its text calls the peer a client.
+fn refusal_of(error: &StreamError) -> failure::HandshakeRefusal {
+    let text = error.of_client();
+    assert!(
+        text.contains("client") && !text.contains("server"),
+        "{text}"
+    );
+    error.refusal()
+}
+
+/// A hello of a client that knows TLS 1.1 at most.
+const HELLO_OF_TLS11: [u8; 50] = {
+    let mut hello = [0; 50];
+    // A record of 45 bytes with a handshake message of 41 bytes: version, random, no session.
+    let head = [0x16, 3, 1, 0, 45, 1, 0, 0, 41, 3, 2];
+    let mut at = 0;
+    while at < head.len() {
+        hello[at] = head[at];
+        at += 1;
+    }
+    // TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA, and no compression.
+    (hello[45], hello[46], hello[47]) = (2, 0xc0, 0x13);
+    (hello[48], hello[49]) = (1, 0);
+    hello
+};
+
+/// A refused client is counted under the reason of its refusal, and the text is about a client.
 #[test]
 fn refused_client_has_a_reason() {
     let (ca, other) = (TestCa::new(), TestCa::new());
@@ -612,7 +638,7 @@ fn refused_client_has_a_reason() {
         for _ in 0..10 {
             pair.peer_sends(usize::MAX);
             if let Err(error) = pair.reads() {
-                return Some(error.refusal());
+                return Some(refusal_of(&error));
             }
             let _ = pair.peer_reads();
         }
@@ -659,16 +685,28 @@ fn refused_client_has_a_reason() {
     let mut pair = TestPair::new(ours, old_client(&ca));
     pair.peer_sends(usize::MAX);
     assert_eq!(
-        pair.reads().unwrap_err().refusal(),
+        refusal_of(&pair.reads().unwrap_err()),
         failure::HandshakeRefusal::Version
     );
 
-    let mut pair = TestPair::of_listener(&listener, &ca.server());
-    pair.socket.write_all(b"*1\r\n$4\r\nPING\r\n").unwrap();
-    assert_eq!(
-        pair.reads().unwrap_err().refusal(),
-        failure::HandshakeRefusal::NoTls
-    );
+    for (bytes, expected, words) in [
+        (
+            &HELLO_OF_TLS11[..],
+            failure::HandshakeRefusal::Version,
+            "have no version of TLS in common",
+        ),
+        (
+            b"*1\r\n$4\r\nPING\r\n",
+            failure::HandshakeRefusal::NoTls,
+            "the client does not speak TLS at this listener",
+        ),
+    ] {
+        let mut pair = TestPair::of_listener(&listener, &ca.server());
+        pair.socket.write_all(bytes).unwrap();
+        let error = pair.reads().unwrap_err();
+        assert_eq!(refusal_of(&error), expected);
+        assert!(error.of_client().contains(words), "{}", error.of_client());
+    }
 }
 
 /// The earliest expiry in a chain counts, also if it is that of an intermediate.
