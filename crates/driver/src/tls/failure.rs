@@ -39,6 +39,9 @@ impl StreamError {
         match self {
             StreamError::System(error) => std::io::Error::from(*error).to_string(),
             StreamError::Tls(error) => match words(error) {
+                // The error has the time of the attempt. The log says a reason once, so each
+                // attempt needs the same text.
+                Some(words) if is_about_time(error) => words.to_owned(),
                 Some(words) => format!("{words} ({error})"),
                 None => error.to_string(),
             },
@@ -105,37 +108,48 @@ fn words_of_server(error: &Error) -> Option<&'static str> {
         Error::InvalidCertificate(error) => match error {
             // A bad signature is one by another CA of the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "no trusted CA has signed the server's certificate"
+                "no trusted CA has signed the server's certificate; server-tls-ca must name the file \
+                 of its CA"
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                "the server's certificate has expired"
+                "the server's certificate has expired; renew it at the server"
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
-                "the server's certificate is not valid yet"
+                "the server's certificate is not valid yet; is the clock right?"
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                "the server's certificate is for another name"
+                "the server's certificate is for another name; server-tls-name must be a name that it \
+                 has"
+            }
+            error if is_ca_of_peer(error) => {
+                "the server's certificate is that of a CA, as 'openssl req -x509' makes it; give the \
+                 server a certificate that is none of a CA"
             }
             _ => "the server's certificate cannot be verified",
         },
         Error::NoCertificatesPresented => "the server showed no certificate",
-        error if is_no_tls(error) => "the server does not speak TLS at this address",
+        error if is_no_tls(error) => {
+            "the server does not speak TLS at this address; if it has none, write redis in place \
+             of rediss in its URL"
+        }
         Error::PeerIncompatible(
             PeerIncompatible::ServerDoesNotSupportTls12Or13
             | PeerIncompatible::ServerTlsVersionIsDisabledByOurConfig,
         )
         | Error::AlertReceived(AlertDescription::ProtocolVersion) => {
-            "the server and respool have no version of TLS in common"
+            "the server and respool have no version of TLS in common; the server must allow 1.2 \
+             or 1.3"
         }
         Error::PeerIncompatible(_) => "the server and respool have no algorithm in common",
         Error::AlertReceived(AlertDescription::CertificateRequired) => {
-            "the server wants a certificate of respool"
+            "the server wants a certificate of respool; set server-tls-cert and server-tls-key"
         }
         Error::AlertReceived(alert) if is_about_certificate(*alert) => {
-            "the server refused the certificate of respool"
+            "the server refused the certificate of respool; it must trust the CA of server-tls-cert"
         }
         Error::AlertReceived(AlertDescription::HandshakeFailure) => {
-            "the server refused the handshake; it may want a certificate of respool"
+            "the server refused the handshake; it may want a certificate of respool \
+             (server-tls-cert and server-tls-key)"
         }
         _ => return None,
     })
@@ -153,6 +167,9 @@ fn words_of_client(error: &Error) -> Option<&'static str> {
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 "the client's certificate is not valid yet"
+            }
+            error if is_ca_of_peer(error) => {
+                "the client's certificate is that of a CA, as 'openssl req -x509' makes it"
             }
             _ => "the client's certificate cannot be verified",
         },
@@ -176,6 +193,25 @@ fn words_of_client(error: &Error) -> Option<&'static str> {
         }
         _ => return None,
     })
+}
+
+/// Whether the text of an error has the time at which a certificate was looked at.
+fn is_about_time(error: &Error) -> bool {
+    matches!(
+        error,
+        Error::InvalidCertificate(
+            CertificateError::Expired
+                | CertificateError::ExpiredContext { .. }
+                | CertificateError::NotValidYet
+                | CertificateError::NotValidYetContext { .. }
+        )
+    )
+}
+
+/// Whether the peer showed the certificate of a CA as its own. rustls has no error of its own for
+/// it, and hands out that of webpki.
+fn is_ca_of_peer(error: &CertificateError) -> bool {
+    matches!(error, CertificateError::Other(cause) if cause.0.to_string() == "CaUsedAsEndEntity")
 }
 
 /// Whether the peer's bytes are no records of TLS.

@@ -142,8 +142,12 @@ impl TestPair {
     /// Our stream is that of a link, the peer is a server.
     fn of_link(listener: &ListenerTlsSettings, client: &ServerTlsSettings) -> TestPair {
         let listener = ListenerTls::new(listener).unwrap();
+        TestPair::of_link_to(listener.config.clone(), client)
+    }
+
+    fn of_link_to(server: Arc<rustls::ServerConfig>, client: &ServerTlsSettings) -> TestPair {
         let client = ServerTls::new(client).unwrap();
-        let peer = ServerConnection::new(listener.config.clone()).unwrap();
+        let peer = ServerConnection::new(server).unwrap();
         TestPair::new(
             |memory| TlsStream::to_server(&client, &server_address(), memory).unwrap(),
             peer,
@@ -551,7 +555,64 @@ fn certificate_is_chosen_by_name() {
     }
 }
 
-/// The error of each failed handshake with a server has plain words and the reason of rustls.
+/// A listener whose certificate is valid in one year alone. A start would refuse it.
+fn of_year(ca: &TestCa, year: i32) -> Arc<rustls::ServerConfig> {
+    let identity = ca.issue_with("localhost", |params| {
+        params.not_before = date_time_ymd(year, 1, 1);
+        params.not_after = date_time_ymd(year + 1, 1, 1);
+    });
+    server_config(&identity)
+}
+
+/// A server with this certificate, which is not checked.
+fn server_config(identity: &TlsIdentity) -> Arc<rustls::ServerConfig> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let certificate = rustls::pki_types::pem::PemObject::from_pem_slice(&identity.certificate_pem);
+    let key = rustls::pki_types::pem::PemObject::from_pem_slice(&identity.key_pem);
+    let config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![certificate.unwrap()], key.unwrap());
+    Arc::new(config.unwrap())
+}
+
+/// The certificate of a CA, as that of a server says so in the error. One that is signed by itself
+/// and is none of a CA is good, if it is trusted.
+#[test]
+fn ca_is_no_certificate_of_a_server() {
+    for (is_ca, words) in [
+        (true, Some("the server's certificate is that of a CA, as")),
+        (false, None),
+    ] {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(vec!["localhost".to_owned()]).unwrap();
+        params.is_ca = match is_ca {
+            true => IsCa::Ca(BasicConstraints::Unconstrained),
+            false => IsCa::ExplicitNoCa,
+        };
+        let pem = params.self_signed(&key).unwrap().pem().into_bytes();
+        let identity = TlsIdentity {
+            certificate_pem: pem.clone(),
+            key_pem: key.serialize_pem().into_bytes(),
+        };
+        let settings = ServerTlsSettings {
+            roots: Roots::Pem(pem),
+            ..TestCa::new().server()
+        };
+        let result = TestPair::of_link_to(server_config(&identity), &settings).settle();
+        match (words, result) {
+            (None, result) => result.unwrap(),
+            (Some(words), result) => {
+                let text = result.unwrap_err();
+                assert!(text.starts_with(words), "{text}");
+            }
+        }
+    }
+}
+
+/// The error of each failed handshake with a server has plain words and the reason of rustls. It
+/// names the option that changes the result.
 #[test]
 fn error_of_server_says_its_reason() {
     let (ca, other) = (TestCa::new(), TestCa::new());
@@ -561,17 +622,30 @@ fn error_of_server_says_its_reason() {
         pair.settle().unwrap_err()
     };
     let text = failed(good(), other.server());
-    let words = "no trusted CA has signed the server's certificate";
+    let words = "no trusted CA has signed the server's certificate; server-tls-ca must";
     assert!(
         text.starts_with(words) && text.contains("UnknownIssuer"),
         "{text}"
     );
+    for (year, words) in [
+        (2000, "the server's certificate has expired; renew"),
+        (
+            3000,
+            "the server's certificate is not valid yet; is the clock",
+        ),
+    ] {
+        let mut pair = TestPair::of_link_to(of_year(&ca, year), &ca.server());
+        let text = pair.settle().unwrap_err();
+        assert!(text.starts_with(words), "{text}");
+        let has_time = text.contains(|letter: char| letter.is_ascii_digit());
+        assert!(!has_time, "{text} is another one at the next attempt");
+    }
 
     let mut client = ca.server();
     client.server_name = Some("other.example".to_owned());
     let text = failed(good(), client.clone());
     assert!(
-        text.starts_with("the server's certificate is for another name"),
+        text.starts_with("the server's certificate is for another name; server-tls-name must"),
         "{text}"
     );
     assert!(text.contains("localhost"), "{text}");
@@ -594,7 +668,7 @@ fn error_of_server_says_its_reason() {
         if let Err(error) = read {
             let text = error.of_server();
             assert!(
-                text.starts_with("the server wants a certificate of respool"),
+                text.starts_with("the server wants a certificate of respool; set server-tls-cert"),
                 "{text}"
             );
             return;
@@ -810,7 +884,7 @@ fn unix_socket_needs_a_configured_name() {
     server.server_name = None;
     let tls = ServerTls::new(&server).unwrap();
     let error = TlsStream::to_server(&tls, &path, &TlsMemory::default());
-    assert!(error.unwrap_err().contains("configure the name"));
+    assert!(error.unwrap_err().contains("server-tls-name"));
     server.verify = false;
     let tls = ServerTls::new(&server).unwrap();
     assert!(TlsStream::to_server(&tls, &path, &TlsMemory::default()).is_ok());

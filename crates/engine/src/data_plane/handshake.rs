@@ -270,6 +270,9 @@ impl Handshake {
             let (len, whole) = match self.scanner.scan(rest) {
                 Ok(reply::Scanned::Whole(len)) => (len, true),
                 Ok(reply::Scanned::Fragment) => (rest.len(), false),
+                Err(_) if self.got.is_empty() && rest.starts_with(TLS_ALERT) => {
+                    return HandshakeReply::Broken(SPEAKS_TLS.to_owned());
+                }
                 Err(error) => return HandshakeReply::Broken(error.to_string()),
             };
             self.got.extend_from_slice(rest.get(..len).unwrap_or(rest));
@@ -362,6 +365,13 @@ pub(crate) enum HandshakeReply {
     Broken(String),
 }
 
+/// The first bytes of an alert of TLS.
+const TLS_ALERT: &[u8] = &[0x15, 3];
+
+/// The reason of a link without TLS whose server answered with TLS.
+const SPEAKS_TLS: &str =
+    "the server speaks TLS at this port: write rediss in place of redis in its URL";
+
 /// The error of a server that is no node of a Cluster, to a command for nodes alone.
 pub(crate) const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
 
@@ -418,6 +428,17 @@ mod tests {
             handshake.read(b"-NOAUTH no\r\n", &mut None, &mut 0),
             refused
         );
+    }
+
+    /// An alert of TLS is known, and other bytes are a wrong reply.
+    #[test]
+    fn alert_of_tls_is_named() {
+        let broken_by = |bytes: &[u8]| match Handshake::of_probe().read(bytes, &mut None, &mut 0) {
+            HandshakeReply::Broken(reason) => reason,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(broken_by(&[0x15, 3, 3, 0, 2, 2, 70]), SPEAKS_TLS);
+        assert_ne!(broken_by(&[0x15, 4]), SPEAKS_TLS);
     }
 
     /// A server is taken for a plain one only if it refuses CLUSTER INFO in the words of one. A

@@ -49,6 +49,8 @@ use crate::routing::pool::ServerId;
 const OUTPUT: &str = "client-output-buffer-limit";
 /// The server's option that limits all connections together.
 const CLIENTS: &str = "maxmemory-clients";
+/// The beginning of the system's text for a connection that the peer has cut.
+const RESET: &str = "Connection reset by peer";
 /// The options that the server is asked for. A server before 7.0 takes one name or pattern, and
 /// does not know `maxmemory-clients`.
 const QUESTIONS: [&str; LimitQuestions::REPLIES as usize] = [OUTPUT, "maxmemory*"];
@@ -651,8 +653,20 @@ impl DataPlane {
         }
     }
 
-    /// The reason for the loss of a link, with a possible cause if large replies were in flight.
+    /// The reason for the loss of a link, with a possible cause if large replies were in flight, or
+    /// if the server cut the connection before it said anything.
     pub(crate) fn why_lost(&self, id: LinkId, reason: &str) -> String {
+        // A server with TLS takes the first request for a wrong record.
+        let is_plain_handshake = |link: &Link| {
+            matches!(link.state, LinkState::Handshaking { .. })
+                && !self.pool_of(link.kind.server).tls
+        };
+        if reason.starts_with(RESET) && self.links.get(id).is_some_and(is_plain_handshake) {
+            return format!(
+                "{reason}; does it speak TLS at this port? Then write rediss in place of redis in \
+                 its URL"
+            );
+        }
         let is_suspect = |link: &&Link| {
             let known = &self.server(link.kind.server).reply_limits;
             let most = match (link.reply_room.bytes_max, known.limits) {
