@@ -384,10 +384,34 @@ fn read_key(input: TlsInput, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsPr
         let fault = match error {
             _ if is_encrypted => TlsFault::EncryptedKey,
             PemError::NoItemsFound => TlsFault::NoKey,
-            error => TlsFault::NotPem(error.to_string()),
+            error => TlsFault::NotPem(words_of_pem(&error)),
         };
         problem(input, fault)
     })
+}
+
+/// The defect of a PEM file. The text has no byte of the file but a label, since the rest may be a
+/// key.
+fn words_of_pem(error: &PemError) -> String {
+    match error {
+        PemError::MissingSectionEnd { end_marker } => {
+            // In a file of one line all of it stands in place of the label.
+            let is_label = |byte: &u8| byte.is_ascii_uppercase() || *byte == b' ';
+            let end = match end_marker.iter().all(is_label) {
+                true => format!("its line '-----END {}-----'", end_marker.escape_ascii()),
+                false => "the line of its end".to_owned(),
+            };
+            format!("{end} is missing; is it half-written?")
+        }
+        PemError::IllegalSectionStart { .. } => {
+            "a line begins with '-----BEGIN' and does not end with '-----'; is it half-written?"
+                .to_owned()
+        }
+        PemError::Base64Decode(_) => {
+            "the lines between BEGIN and END are not base64; is it half-written?".to_owned()
+        }
+        error => error.to_string(),
+    }
 }
 
 /// A word of the PEM header of a key with a passphrase.
@@ -400,7 +424,7 @@ fn read_certificates(
 ) -> Result<Vec<CertificateDer<'static>>, TlsProblem> {
     let certificates = CertificateDer::pem_slice_iter(pem)
         .collect::<Result<Vec<_>, _>>()
-        .map_err(|error| problem(input, TlsFault::NotPem(error.to_string())))?;
+        .map_err(|error| problem(input, TlsFault::NotPem(words_of_pem(&error))))?;
     match certificates.is_empty() {
         true => Err(problem(input, TlsFault::NoCertificate)),
         false => Ok(certificates),

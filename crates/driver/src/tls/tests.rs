@@ -829,14 +829,33 @@ fn problem_names_input_and_defect() {
     assert_eq!(found, (key, TlsFault::NoKey));
     let found = with(&|identity| identity.key_pem = other.key_pem.clone());
     assert_eq!(found, (key, TlsFault::KeyMismatch));
-    let found = with(&|identity| {
-        let length = identity.certificate_pem.len();
-        identity.certificate_pem.truncate(length / 2);
-    });
-    assert!(
-        matches!(found, (input, TlsFault::NotPem(_)) if input == certificate),
-        "{found:?}"
-    );
+    let half = |pem: &mut Vec<u8>| pem.truncate(pem.len() / 2);
+    let found = with(&|identity| half(&mut identity.certificate_pem));
+    let no_end = |label: &str| {
+        let reason = format!("its line '-----END {label}-----' is missing; is it half-written?");
+        TlsFault::NotPem(reason)
+    };
+    assert_eq!(found, (certificate, no_end("CERTIFICATE")));
+    let found = with(&|identity| half(&mut identity.key_pem));
+    assert_eq!(found, (key, no_end("PRIVATE KEY")));
+    // The text of a key in one line has no byte of the key.
+    for (pem, words) in [
+        (
+            "-----BEGIN PRIVATE KEY-----c2VjcmV0\n-----END PRIVATE KEY-----\n",
+            "a line begins with '-----BEGIN' and does not end with '-----'; is it half-written?",
+        ),
+        (
+            "-----BEGIN PRIVATE KEY-----c2VjcmV0-----END PRIVATE KEY-----\n",
+            "the line of its end is missing; is it half-written?",
+        ),
+        (
+            "-----BEGIN PRIVATE KEY-----\nc2VjcmV0!\n-----END PRIVATE KEY-----\n",
+            "the lines between BEGIN and END are not base64; is it half-written?",
+        ),
+    ] {
+        let found = with(&|identity| identity.key_pem = pem.into());
+        assert_eq!(found, (key, TlsFault::NotPem(words.to_owned())));
+    }
     let encrypted =
         b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
     let found = with(&|identity| identity.key_pem = encrypted.to_vec());
