@@ -21,6 +21,7 @@ use rustls::{
     CertificateError, ClientConfig, DigitallySignedStruct, Error, InconsistentKeys, RootCertStore,
     ServerConfig, SignatureScheme, SupportedProtocolVersion,
 };
+use rustls_native_certs::ErrorKind;
 
 /// Tickets for a later session that a client gets at the end of its handshake.
 const TICKETS: usize = 1;
@@ -455,7 +456,10 @@ impl SystemCas {
         let found = rustls_native_certs::load_native_certs();
         SystemCas {
             certificates: found.certs.into(),
-            error: found.errors.first().map(ToString::to_string),
+            error: found.errors.first().map(|error| match &error.kind {
+                ErrorKind::Pem(kind) => format!("{}: {}", error.context, words_of_pem(kind)),
+                _ => error.to_string(),
+            }),
         }
     }
 
@@ -465,9 +469,24 @@ impl SystemCas {
         if !roots.is_empty() {
             return Ok(roots);
         }
-        let none = || "the system has no trusted CA; give a PEM file".to_owned();
-        let why = self.error.clone().unwrap_or_else(none);
+        let error = self.error.as_ref().map(|error| format!(" ({error})"));
+        let why = format!(
+            "the system has no trusted CA; install its package ca-certificates, or set \
+             server-tls-ca to a PEM file{}",
+            error.unwrap_or_default()
+        );
         Err(problem(TlsInput::Roots, TlsFault::Unusable(why)))
+    }
+}
+
+#[cfg(test)]
+impl SystemCas {
+    /// Those of a system without a CA.
+    pub(super) fn none(error: Option<&str>) -> SystemCas {
+        SystemCas {
+            certificates: Arc::new([]),
+            error: error.map(str::to_owned),
+        }
     }
 }
 

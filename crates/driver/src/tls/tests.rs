@@ -894,6 +894,22 @@ fn problem_names_input_and_defect() {
     );
 }
 
+/// Without a CA in the system the problem names the package and the option, with the error of the
+/// reading and without.
+#[test]
+fn system_without_ca_is_a_problem_with_a_remedy() {
+    for error in [None, Some("failed to read PEM from file")] {
+        let problem = ServerTls::new(&ServerTlsSettings {
+            roots: Roots::System(SystemCas::none(error)),
+            ..TestCa::new().server()
+        });
+        let text = problem.unwrap_err().to_string();
+        for words in ["ca-certificates", "server-tls-ca", error.unwrap_or("CA")] {
+            assert!(text.contains(words), "{text}");
+        }
+    }
+}
+
 /// A server whose address is a path has no name, so its certificate needs a configured one.
 #[test]
 fn unix_socket_needs_a_configured_name() {
