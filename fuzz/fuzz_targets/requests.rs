@@ -129,6 +129,9 @@ fn read_simply(bytes: &[u8], trusted: bool) -> Vec<(usize, Event)> {
 
 fn read_request(bytes: &[u8], trusted: bool) -> Result<Option<(usize, Event)>, Violation> {
     if bytes[0] != b'*' {
+        if bytes.starts_with(&[0x16, 3]) {
+            return Err(Violation::Tls);
+        }
         // Redis reads the bytes as a C string, so it finds no line end behind a zero byte.
         let end = bytes.iter().position(|byte| b"\n\0".contains(byte));
         let Some(end) = end.filter(|end| bytes[*end] == b'\n') else {

@@ -1056,13 +1056,18 @@ impl DataPlane {
 
     /// Closes a session because it broke a rule or a bound.
     pub(crate) fn close_for(&mut self, id: SessionId, reason: String) {
+        self.report_close(id, reason);
+        self.close(id, false);
+    }
+
+    /// Reports that a session is closed because it broke a rule or a bound.
+    pub(crate) fn report_close(&mut self, id: SessionId, reason: String) {
         if let Some(session) = self.sessions.get(id) {
             let peer = session.peer.to_string();
             self.counters.sessions_closed_by_us += 1;
             self.turn
                 .events
                 .push_back(Event::SessionClosed { peer, reason });
-            self.close(id, false);
         }
     }
 

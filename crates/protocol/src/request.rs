@@ -91,6 +91,8 @@ pub enum Violation {
     LongLine,
     /// The quotes of an inline request do not match.
     Quotes,
+    /// A handshake of TLS stands in place of a request. Redis waits for its line end.
+    Tls,
 }
 
 impl Violation {
@@ -108,6 +110,7 @@ impl Violation {
             Violation::LineEnd => b"invalid CRLF in request",
             Violation::LongLine => b"too big inline request",
             Violation::Quotes => b"unbalanced quotes in request",
+            Violation::Tls => b"TLS at a listener without TLS",
         });
         if let Violation::NotABulk(got) = self {
             // A CR or LF would end the line of the error. Redis replaces them by spaces, too.
@@ -379,6 +382,9 @@ impl RequestScanner {
     /// Scans an inline request whose first `searched` bytes have no line end.
     #[cold]
     fn scan_inline(&mut self, bytes: &[u8], searched: usize) -> Result<Found, Violation> {
+        if bytes.starts_with(TLS_HANDSHAKE) {
+            return Err(Violation::Tls);
+        }
         // Redis searches the line end with `strchr`, which stops at a zero byte.
         match position(bytes, searched, |byte| byte == b'\n' || byte == 0) {
             Some(end) if bytes[end] == b'\n' => {
@@ -402,6 +408,10 @@ impl RequestScanner {
         }
     }
 }
+
+/// The first bytes of a connection with TLS: a handshake record of any version. No command begins
+/// so.
+const TLS_HANDSHAKE: &[u8] = &[0x16, 3];
 
 /// The offset of the first matching byte behind the first `searched` bytes.
 fn position(bytes: &[u8], searched: usize, is: impl Fn(u8) -> bool) -> Option<usize> {
@@ -817,6 +827,9 @@ mod tests {
         assert_eq!(violation(b"*1\r\n$4\rxPING"), Some(Violation::LineEnd));
         assert_eq!(violation(b"*1\rx"), Some(Violation::LineEnd));
         assert_eq!(violation(b"GET \"a\r\n"), Some(Violation::Quotes));
+        // A client with TLS waits for an answer, and sends no line end.
+        assert_eq!(violation(&[0x16]), None);
+        assert_eq!(violation(&[0x16, 3, 1, 2, 0]), Some(Violation::Tls));
         let long = vec![b'1'; LINE_BYTES_MAX + 1];
         assert_eq!(violation(&long), Some(Violation::LongLine));
         assert_eq!(

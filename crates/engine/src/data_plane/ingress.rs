@@ -971,7 +971,12 @@ impl DataPlane {
         }
     }
 
+    #[cold]
     pub(crate) fn refuse_protocol(&mut self, id: SessionId, violation: Violation) {
+        if violation == Violation::Tls {
+            let reason = "it speaks TLS, and its listener has none: tls-listen opens one with TLS";
+            self.report_close(id, reason.into());
+        }
         let mut reply = Vec::new();
         violation.append_reply(&mut reply);
         if let Some(session) = self.sessions.get_mut(id) {

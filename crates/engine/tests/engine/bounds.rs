@@ -858,6 +858,30 @@ fn unauthenticated_session_holds_at_most_a_login() {
     assert_eq!(world.got(client), "+OK\r\n");
 }
 
+/// A client that begins a handshake of TLS, be it behind a request, gets the replies in front, and
+/// is closed. The log says so once.
+#[test]
+fn hello_of_tls_closes_the_session() {
+    let hello = [0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
+    let mut world = World::new(settings());
+    let [at_once, behind, in_pieces] = [world.accept(), world.accept(), world.accept()];
+    world.sends(at_once, &hello);
+    world.sends(behind, &[&b"GET k\r\n"[..], &hello].concat());
+    for byte in hello {
+        world.sends(in_pieces, &[byte]);
+    }
+    let refused = "-ERR Protocol error: TLS at a listener without TLS\r\n";
+    assert_eq!(world.got(at_once), refused);
+    assert_eq!(world.got(in_pieces), refused);
+    assert_eq!(world.got(behind), "");
+    world.says(world.shared, "$1\r\nv\r\n");
+    assert_eq!(world.got(behind), ["$1\r\nv\r\n", refused].concat());
+    assert_eq!(world.closed_sessions().len(), 3);
+    let is_about_tls = |event: &&Event| matches!(event, Event::SessionClosed { reason, .. } if reason.contains("tls-listen"));
+    assert_eq!(world.events.iter().filter(is_about_tls).count(), 3);
+    assert_eq!(world.engine.counters().sessions_closed_by_us, 3);
+}
+
 /// Incomplete requests of unauthenticated sessions are dropped first, before any other session
 /// loses memory.
 #[test]

@@ -221,7 +221,8 @@ fn certificate_is_chosen_by_the_name_of_the_host() {
     assert!(shown("unknown.example").is_err());
 }
 
-/// A client without TLS is refused at the listener with TLS, and one with TLS at the plain one.
+/// A client without TLS is refused at the listener with TLS, and one with TLS at the plain one. Both
+/// are refused at once, and the log says why.
 #[test]
 fn listener_refuses_the_other_kind_of_client() {
     let served = TlsServed::start(|_| Vec::new());
@@ -237,7 +238,15 @@ fn listener_refuses_the_other_kind_of_client() {
     wait_until("the log names the reason", SOON, || {
         served.proxy.log().contains("tls: no TLS")
     });
-    assert!(served.peer().connect(served.proxy.address()).is_err());
+    let began = Instant::now();
+    let refused = served.peer().connect(served.proxy.address()).unwrap_err();
+    assert!(began.elapsed() < SOON, "{refused}");
+    wait_until("the log names the listener", SOON, || {
+        served
+            .proxy
+            .log()
+            .contains("it speaks TLS, and its listener has none")
+    });
     assert!(is_served(&served.peer(), &served));
 }
 
