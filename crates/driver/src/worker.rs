@@ -1266,6 +1266,11 @@ impl WorkerLoop {
                 session,
                 after_output,
             } => self.close_session(session, after_output),
+            Action::ForgetPool(pool) => {
+                if let Some(tls) = self.pool_tls.get_mut(usize::from(pool)) {
+                    *tls = None;
+                }
+            }
             Action::Ask { ticket, question } => {
                 for (index, mailbox) in self.shared.mailboxes.iter().enumerate() {
                     if index != self.id.index {
@@ -1361,7 +1366,7 @@ impl WorkerLoop {
                 self.watch_unless_paused(index);
             }
         }
-        // Links of a pool that ends keep its TLS.
+        // Links of a pool that ends keep its TLS, until the last of them is closed.
         for (place, tls) in reload.pool_tls {
             if self.pool_tls.len() <= place {
                 self.pool_tls.resize(place + 1, None);

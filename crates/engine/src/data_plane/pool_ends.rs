@@ -16,6 +16,7 @@ use crate::base::pool_places;
 use crate::base::settings::{PoolKind, Settings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::Action;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::link::LinkRole;
 use crate::data_plane::link_loss::LostLink;
@@ -308,7 +309,11 @@ impl DataPlane {
         let mut ending = std::mem::take(&mut self.ending);
         ending.retain(|ending| {
             let is_left = |left_at| !self.close_links_of(ending.pool, left_at);
-            !ending.left_at.is_some_and(is_left)
+            let is_over = ending.left_at.is_some_and(is_left);
+            if is_over {
+                self.push_action(Action::ForgetPool(ending.pool));
+            }
+            !is_over
         });
         self.ending = ending;
     }

@@ -375,7 +375,7 @@ impl History {
                     }
                 }
                 Action::EndLink(_) => unreachable!("no client leaves"),
-                Action::ReadLink(..) | Action::ReadSession(..) => {}
+                Action::ReadLink(..) | Action::ReadSession(..) | Action::ForgetPool(_) => {}
                 Action::Ask { .. } | Action::Answer { .. } => {
                     unreachable!("a single worker has no queries for others")
                 }

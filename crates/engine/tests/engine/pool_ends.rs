@@ -165,6 +165,13 @@ fn session_moves_behind_its_replies() {
     links.sort_unstable_by_key(|link| format!("{link:?}"));
     assert_eq!(closed, links);
     assert_eq!(world.closed_sessions(), []);
+    let is_forgotten = |action: &Action| matches!(action, Action::ForgetPool(0));
+    let last = world.actions.iter().position(is_forgotten);
+    assert_eq!(
+        last,
+        Some(world.actions.len() - 1),
+        "the driver forgets the pool behind its last link"
+    );
 }
 
 /// The old server serves until the new one answers, or until requests would not wait any longer.

@@ -217,7 +217,7 @@ impl Whole<'_> {
                 }
             }
             Action::Ask { ticket, question } => self.questions.push((ticket, question)),
-            Action::Answer { .. } => {}
+            Action::Answer { .. } | Action::ForgetPool(_) => {}
         }
     }
 

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use respool_testkit::certificates::{CertificateFiles, Validity};
 use respool_testkit::client::{Client, Reply, counter};
+use respool_testkit::say;
 use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::tls_client::TlsPeer;
@@ -234,4 +235,56 @@ fn tls_to_servers_begins_and_ends_at_a_reload() {
             client.call("GET at") == Reply::bulk("plain")
         });
     }
+}
+
+/// Servers with TLS that a reload has ended leave no memory of their TLS behind, be their CAs many.
+#[test]
+fn ended_servers_leave_no_tls_behind() {
+    const GROWTH_BYTES_MAX: u64 = 4 << 20;
+    let Some(binary) = server_with_tls() else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let own = ca(folder.path(), "own");
+    let server = SecureServer::start(&binary, &tls_of(&own, &HERE, false));
+    let plain = ServerProcess::start::<&str>(&binary, &[]);
+    let plain = plain.unwrap_or_else(|error| panic!("{error}"));
+    let mut bundle = fs::read(&own.file).unwrap();
+    for number in 0..140 {
+        let other = ca(folder.path(), &format!("other-{number}"));
+        bundle.extend(fs::read(&other.file).unwrap());
+    }
+    let cas = folder.path().join("bundle.crt");
+    fs::write(&cas, bundle).unwrap();
+    let file = folder.path().join("respool.toml");
+    let text = |round: usize| {
+        let backend = match round % 2 {
+            0 => format!("'redis://{}'", plain.address()),
+            _ => format!(
+                "'rediss://{}'\nserver-tls-ca = '{}'",
+                server.tls_address(),
+                cas.display()
+            ),
+        };
+        format!("threads = 1\nbackend = {backend}\n")
+    };
+    fs::write(&file, text(0)).unwrap();
+    let proxy = proxy(&[format!("--config={}", file.display())]);
+    let mut client = Client::connect(proxy.address());
+    let mut change = |round: usize| {
+        reload(&proxy, &file, &text(round));
+        assert_eq!(client.call(&format!("SET round {round}")), Reply::ok());
+    };
+    (1..40).for_each(&mut change);
+    thread::sleep(Duration::from_millis(500));
+    let memory = proxy.rss();
+    (40..340).for_each(&mut change);
+    let grown = proxy.rss().saturating_sub(memory);
+    say(&format!(
+        "resident memory: {memory} bytes, {grown} more after 300 changes of the servers"
+    ));
+    assert!(
+        grown <= GROWTH_BYTES_MAX,
+        "{grown} bytes more than {memory}"
+    );
 }
