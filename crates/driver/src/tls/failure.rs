@@ -108,8 +108,8 @@ fn words_of_server(error: &Error) -> Option<&'static str> {
         Error::InvalidCertificate(error) => match error {
             // A bad signature is one by another CA of the same name.
             CertificateError::UnknownIssuer | CertificateError::BadSignature => {
-                "no trusted CA has signed the server's certificate; server-tls-ca must name the file \
-                 of its CA"
+                "no trusted CA has signed the server's certificate; server-tls-ca must name the \
+                 file of its CA"
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
                 "the server's certificate has expired; renew it at the server"
@@ -118,12 +118,12 @@ fn words_of_server(error: &Error) -> Option<&'static str> {
                 "the server's certificate is not valid yet; is the clock right?"
             }
             CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
-                "the server's certificate is for another name; server-tls-name must be a name that it \
-                 has"
+                "the server's certificate is for another name; server-tls-name must be a name \
+                 that it has"
             }
             error if is_ca_of_peer(error) => {
-                "the server's certificate is that of a CA, as 'openssl req -x509' makes it; give the \
-                 server a certificate that is none of a CA"
+                "the server's certificate is that of a CA, as 'openssl req -x509' makes it; give \
+                 the server a certificate that is none of a CA"
             }
             _ => "the server's certificate cannot be verified",
         },

@@ -342,8 +342,8 @@ impl ServerTls {
                 ServerName::try_from("localhost").map_err(|error| error.to_string())
             }
             None => Err(format!(
-                "no certificate can be verified for {address}: set server-tls-name to the name of the \
-                 server"
+                "no certificate can be verified for {address}: set server-tls-name to the name of \
+                 the server"
             )),
         }
     }

@@ -221,8 +221,8 @@ fn certificate_is_chosen_by_the_name_of_the_host() {
     assert!(shown("unknown.example").is_err());
 }
 
-/// A client without TLS is refused at the listener with TLS, and one with TLS at the plain one. Both
-/// are refused at once, and the log says why.
+/// A client without TLS is refused at the listener with TLS, and one with TLS at the plain one.
+/// Both are refused at once, and the log says why.
 #[test]
 fn listener_refuses_the_other_kind_of_client() {
     let served = TlsServed::start(|_| Vec::new());
