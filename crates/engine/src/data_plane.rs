@@ -80,6 +80,7 @@ pub(crate) mod tracking;
 pub(crate) mod turn_lists;
 pub(crate) mod unblock;
 pub(crate) mod unfinished;
+mod unsent;
 pub(crate) mod untaken;
 pub(crate) mod waiters;
 pub(crate) mod worker_query;

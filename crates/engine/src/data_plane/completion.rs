@@ -150,6 +150,15 @@ impl Completion {
         )
     }
 
+    /// Whether the entry is one whole request as the client sent it, and no block or share.
+    pub(crate) fn is_of_one_request(&self) -> bool {
+        let is_part = matches!(
+            self,
+            Completion::Block { .. } | Completion::Scatter(ScatterCompletion::Share { .. })
+        );
+        self.is_of_request() && !is_part
+    }
+
     /// Prepares an entry that was not written whole to be sent from its beginning on a new
     /// connection. Replies that have come to parts of it are dropped. Returns whether it may be
     /// sent again. Requests without MULTI may not, since the server may have executed some of them.

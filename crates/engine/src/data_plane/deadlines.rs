@@ -356,6 +356,19 @@ impl DataPlane {
         self.deadlines.note(id, Arrival { asked, len, counts });
     }
 
+    /// Notes that a session is to read requests again, which were read at `asked` at the earliest.
+    /// They are the first `len` bytes that it holds.
+    pub(crate) fn note_read_again(&mut self, id: SessionId, asked: Stamp, len: usize) {
+        let waits_for_client = |session: &Session| session.state.holds().any(Holds::BY_CLIENT);
+        if self.sessions.get(id).is_some_and(waits_for_client) {
+            return;
+        }
+        let counts = true;
+        self.deadlines
+            .held
+            .insert(id, Arrival { asked, len, counts });
+    }
+
     /// Whether an unanswered request of a session may wait for longer than its deadline.
     fn may_wait_long(&self, id: SessionId) -> bool {
         self.waits_at_server(id)

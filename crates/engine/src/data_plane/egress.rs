@@ -977,7 +977,7 @@ impl DataPlane {
     /// Notes that all requests of a session were answered. It may use another link now. Its link
     /// expects it to send again.
     #[inline(always)]
-    fn note_caught_up(&mut self, id: SessionId) {
+    pub(super) fn note_caught_up(&mut self, id: SessionId) {
         let Some(session) = self.sessions.get_mut(id) else {
             return;
         };

@@ -19,7 +19,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
 use crate::data_plane::ingress::wants_password;
 use crate::data_plane::link::LinkRole;
-use crate::data_plane::link_loss::LostLink;
+use crate::data_plane::link_loss::LinkDown;
 use crate::data_plane::server::Server;
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::data_plane::session_state::Holds;
@@ -144,6 +144,7 @@ impl DataPlane {
                 ending.moves_since = Some(self.now);
                 self.ending[index] = ending;
             }
+            self.leave_with_unsent(ending.pool);
             let sessions = self.sessions_in(ending.pool);
             for id in &sessions {
                 self.leave_ended_pool(*id, ending, &mut end_session);
@@ -157,10 +158,27 @@ impl DataPlane {
         left
     }
 
-    /// An attempt to connect to a pool has failed. If the pool has ended and none of its servers
-    /// can be reached, its sessions leave it: its servers are away or refuse the old password, so
-    /// the sessions wait for the successor as well as for them. A session that waits for a link
-    /// moves with its request.
+    /// A link was lost, and no request has failed for that yet. If its pool has ended and none of
+    /// the pool's servers can be reached, its sessions leave it: its servers are away or refuse the
+    /// old password, so the sessions wait for the successor as well as for them.
+    pub(crate) fn leave_after_loss(
+        &mut self,
+        down: &LinkDown,
+        end_session: impl FnMut(&mut DataPlane, SessionId),
+    ) {
+        if self.ending.is_empty() || down.role != LinkRole::Shared {
+            return;
+        }
+        let pool = self.pool_of(down.server).parent;
+        let refusal = down.refusal.as_deref().unwrap_or_default();
+        // A lost link connects again at once. A server may wait for clients to bring the password.
+        if !down.was_up && !refusal.starts_with(b"NOAUTH") {
+            self.leave_if_unreachable(pool, end_session);
+        }
+        self.leave_with_unsent(pool);
+    }
+
+    /// If a pool has ended and none of its servers can be reached, its sessions leave it.
     pub(crate) fn leave_if_unreachable(
         &mut self,
         pool: u16,
@@ -176,19 +194,33 @@ impl DataPlane {
         };
         ending.moves_since = Some(now);
         let ending = *ending;
+        self.leave_with_unsent(pool);
         for id in self.sessions_in(pool) {
             self.leave_ended_pool(id, ending, &mut end_session);
         }
     }
 
-    /// The pool of a shared link that could not be connected. `None`: it is another link, or its
-    /// server waits for clients to bring the password.
-    pub(crate) fn pool_not_connected(&self, lost: &LostLink) -> Option<u16> {
-        let link = self.links.get(lost.link)?;
-        let refusal = lost.refusal.as_deref().unwrap_or_default();
-        let has_failed =
-            !lost.was_up && link.role == LinkRole::Shared && !refusal.starts_with(b"NOAUTH");
-        has_failed.then(|| self.pool_of(link.kind.server).parent)
+    /// Gives the sessions of a pool the requests back that no link has sent, if they move to its
+    /// successor now.
+    fn leave_with_unsent(&mut self, pool: u16) {
+        let moves = |ending: &EndingPool| ending.pool == pool && ending.moves_since.is_some();
+        if self.ending.iter().any(moves)
+            && let Some(successor) = self.pool_in_effect(pool)
+        {
+            self.take_back_unsent(pool, |plane, id| plane.may_take_unsent_to(id, successor));
+        }
+    }
+
+    /// Whether a session may take its unsent requests to another pool: it has no state at its
+    /// server, and its requests are there as the client sent them.
+    fn may_take_unsent_to(&self, id: SessionId, pool: u16) -> bool {
+        let is_plain = |session: &Session| {
+            session.pins.is_empty() && !session.state.any(Flags::REWRITES_KEYS | Flags::UNPINNING)
+        };
+        self.leaving(id) == Some(Leaving::WhenAnswered)
+            && self.sessions.get(id).is_some_and(is_plain)
+            && !self.polling.holds(id)
+            && !self.loses_database_in(id, pool)
     }
 
     /// The ended pools with a server that is in back-off.

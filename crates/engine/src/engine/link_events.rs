@@ -110,11 +110,6 @@ impl Engine {
     #[cold]
     #[inline(never)]
     fn link_down(&mut self, lost: LostLink) {
-        if let Some(pool) = self.plane.pool_not_connected(&lost) {
-            // In front of all errors: sessions that move to another pool get none.
-            let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
-            self.plane.leave_if_unreachable(pool, end_session);
-        }
         // In front of `take_down`, which asks whether the link has answered a session. Sessions
         // that this step closes for their polled commands must not count.
         self.pinned.lose_polls(&mut self.plane, lost.link);
@@ -132,6 +127,9 @@ impl Engine {
         let Some(down) = self.plane.take_down(lost, awaits_password) else {
             return;
         };
+        // In front of all errors: sessions that move to another pool get none.
+        let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
+        self.plane.leave_after_loss(&down, end_session);
         // In front of all steps that take requests away with their bytes.
         self.local.link_down(&mut self.plane, &down);
         // The routes change first: requests that move follow them.

@@ -436,18 +436,161 @@ fn new_client_waits_for_no_server_that_is_away() {
     }
 }
 
-/// A request that waits for its lost server ends by the rule of a lost server. Then its session
-/// moves.
+/// Requests that no link has sent go to the new server, in the order in which they were asked, and
+/// in front of those that the session still holds. Their old server is away.
 #[test]
-fn request_that_waits_for_a_lost_server_ends_there() {
+fn unsent_requests_go_to_the_new_server_in_order() {
     let mut reloaded = Reloaded::new(settings());
     let session = reloaded.accepts(0);
     let world = &mut reloaded.world;
     world.lose(world.shared);
     world.connecting();
-    world.asks(session, &["SET k v"]);
+    world.asks(session, &["SET k 1", "PUBLISH c m", "SET k 2"]);
+    world.sends(session, b"*2\r\n$3\r\nGET\r\n$1\r\n");
     world.lose(world.shared);
-    assert_eq!(world.got(session), "", "the request waits");
+    assert_eq!(world.got(session), "", "the requests wait");
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    let new = new_link(world);
+    world.sends(session, b"k\r\n");
+    world.up(new);
+    let asked = requests(&["SET k 1", "PUBLISH c m", "SET k 2", "GET k"]);
+    assert_eq!(world.sent(new).into_bytes(), asked);
+    world.says(new, "+OK\r\n:0\r\n+OK\r\n$1\r\n2\r\n");
+    assert_eq!(world.got(session), "+OK\r\n:0\r\n+OK\r\n$1\r\n2\r\n");
+    assert_eq!(world.sent(world.shared), "");
+    assert_eq!(world.engine.counters().failed_not_sent, 0);
+}
+
+/// Unsent requests keep the deadline of the time when they were read.
+#[test]
+fn unsent_request_keeps_its_deadline_at_the_new_server() {
+    let mut timed = settings();
+    timed.timeouts.request_ms = 1_500;
+    let mut reloaded = Reloaded::new(timed);
+    let session = reloaded.accepts(0);
+    let world = &mut reloaded.world;
+    world.lose(world.shared);
+    world.connecting();
+    world.asks(session, &["SET k 1"]);
+    world.lose(world.shared);
+    world.wait_ms(1_000);
+    world.lose(world.shared);
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    world.wait_ms(300);
+    assert_eq!(world.got(session), "");
+    world.wait_ms(300);
+    let got = world.got(session);
+    assert!(
+        got.starts_with("-NOTSENT") && got.contains("server:2"),
+        "{got}"
+    );
+}
+
+/// A read that may have been sent stays with its lost server, and ends by the rule for it. A later
+/// request that was not sent waits for that, and then goes to the new server.
+#[test]
+fn unsent_request_waits_for_one_that_may_have_been_sent() {
+    let mut reloaded = Reloaded::new(settings());
+    let session = reloaded.accepts(0);
+    let world = &mut reloaded.world;
+    world.wait_ms(1_100);
+    world.asks(session, &["GET k"]);
+    assert!(world.sent(world.shared).contains("GET"));
+    world.lose(world.shared);
+    world.asks(session, &["SET k 1"]);
+    world.lose(world.shared);
+    world.connecting();
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    let new = new_link(world);
+    world.up(new);
+    world.wait_ms(500);
+    assert_eq!(world.sent(new), "", "the read is not answered");
+    world.wait_ms(HOLD_MS);
+    let got = world.got(session);
+    assert!(got.starts_with("-UNKNOWN"), "{got}");
+    assert_eq!(world.sent(new).into_bytes(), requests(&["SET k 1"]));
+    world.says(new, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+}
+
+/// The old server is lost while its sessions move: a request that it has got ends by the rule of a
+/// lost server, and one that respool has not written whole goes to the new server.
+#[test]
+fn unwritten_request_moves_when_the_old_server_is_lost() {
+    for hold_ms in [HOLD_MS, 0] {
+        let mut reloaded = Reloaded::new(settings());
+        reloaded.settings.timeouts.outage_hold_ms = hold_ms;
+        let (written, unwritten) = (reloaded.accepts(0), reloaded.accepts(0));
+        let world = &mut reloaded.world;
+        let old = world.shared;
+        world.asks(written, &["SET k 1"]);
+        world.room.insert(old, 10);
+        world.asks(unwritten, &["SET k 2"]);
+        reloaded.takes(vec![pool("default", 2)]);
+        let world = &mut reloaded.world;
+        let new = world.connect();
+        world.wait_ms(100);
+        assert_eq!(world.sent(new), "", "the old server has not answered");
+        world.lose(old);
+        world.wait_ms(100);
+        let got = world.got(written);
+        assert!(got.starts_with("-UNKNOWN"), "{hold_ms}: {got}");
+        assert_eq!(world.sent(new).into_bytes(), requests(&["SET k 2"]));
+        world.says(new, "+OK\r\n");
+        assert_eq!(world.got(unwritten), "+OK\r\n");
+    }
+}
+
+/// An unsent request with an answered one behind it ends with its lost server: at the new one it
+/// would be executed behind that.
+#[test]
+fn request_in_front_of_an_answered_one_ends_with_its_lost_server() {
+    let mut reloaded = Reloaded::new(sharded(2));
+    let session = reloaded.accepts(0);
+    let world = &mut reloaded.world;
+    let [first, second] = [0, 1].map(|at| format!("SET {} 1", world.key_at(at, "k")));
+    let [lost, up] = world.all_shared[..] else {
+        panic!("each server has a link");
+    };
+    world.lose(lost);
+    world.asks(session, &[&first, &second, &first]);
+    assert!(world.sent(up).contains("SET"));
+    world.says(up, "+OK\r\n");
+    reloaded.takes(vec![pool("default", 3)]);
+    let world = &mut reloaded.world;
+    let mut links = world.connecting().into_iter();
+    let new = links.find(|link| world.server_of(*link) == 2);
+    let new = new.expect("the new server is connected");
+    world.up(new);
+    world.wait_ms(100);
+    assert_eq!(world.sent(new), "");
+    world.wait_ms(HOLD_MS);
+    let got = world.got(session);
+    assert!(
+        got.starts_with("-NOTSENT") && got.ends_with("+OK\r\n"),
+        "{got}"
+    );
+    assert_eq!(world.sent(new).into_bytes(), requests(&[&first]));
+    world.says(new, "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+}
+
+/// An unsent transaction ends with its lost server. Then its session moves.
+#[test]
+fn unsent_transaction_ends_with_its_lost_server() {
+    let mut reloaded = Reloaded::new(settings());
+    let session = reloaded.accepts(0);
+    let world = &mut reloaded.world;
+    world.opens_transactions(session);
+    world.asks(session, &["MULTI", "SET k v"]);
+    assert_eq!(world.got(session), "+OK\r\n+QUEUED\r\n");
+    world.lose(world.shared);
+    world.connecting();
+    world.asks(session, &["EXEC"]);
+    world.lose(world.shared);
     reloaded.takes(vec![pool("default", 2)]);
     let world = &mut reloaded.world;
     let new = new_link(world);
@@ -771,28 +914,34 @@ fn later_change_of_an_option_holds_for_the_successor() {
 }
 
 /// A script that a client shows after a reload, and before its session moves, is loaded again on
-/// the next link of the old server.
+/// the next link of the old server. If that server is away, the new one gets it.
 #[test]
 fn script_shown_between_reload_and_move_is_loaded_again() {
-    let mut reloaded = Reloaded::new(without_lanes(settings()));
-    let session = reloaded.accepts(0);
-    reloaded.takes(vec![pool("default", 2)]);
-    let world = &mut reloaded.world;
-    world.connecting();
-    world.sends(session, &request(&["EVAL", "return 1", "1", "k"]));
-    world.says(world.shared, ":1\r\n");
-    assert_eq!(world.got(session), ":1\r\n");
-    world.wait_ms(1_500);
-    world.sent(world.shared);
-    world.lose(world.shared);
-    let sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
-    let by_name = request(&["EVALSHA", sha, "1", "k"]);
-    world.sends(session, &by_name);
-    // The first attempt fails: the request stays, and its script is put in front of it anew.
-    let attempt = world.connecting()[0];
-    world.lose(attempt);
-    world.wait_ms(400);
-    let old = world.connect();
-    let shows = request(&["SCRIPT", "LOAD", "return 1"]);
-    assert_eq!(world.sent(old).into_bytes(), [shows, by_name].concat());
+    for is_away in [false, true] {
+        let mut reloaded = Reloaded::new(without_lanes(settings()));
+        let session = reloaded.accepts(0);
+        reloaded.takes(vec![pool("default", 2)]);
+        let world = &mut reloaded.world;
+        let new = world.connecting()[0];
+        world.sends(session, &request(&["EVAL", "return 1", "1", "k"]));
+        world.says(world.shared, ":1\r\n");
+        assert_eq!(world.got(session), ":1\r\n");
+        world.wait_ms(1_500);
+        world.sent(world.shared);
+        world.lose(world.shared);
+        let sha = "e0e1f9fabfc9d4800c877a703b823ac0578ff8db";
+        let by_name = request(&["EVALSHA", sha, "1", "k"]);
+        world.sends(session, &by_name);
+        let attempt = world.connecting()[0];
+        let link = match is_away {
+            false => attempt,
+            true => {
+                world.lose(attempt);
+                new
+            }
+        };
+        world.up(link);
+        let shows = request(&["SCRIPT", "LOAD", "return 1"]);
+        assert_eq!(world.sent(link).into_bytes(), [shows, by_name].concat());
+    }
 }

@@ -23,7 +23,7 @@ impl Ledger {
     }
 
     /// The number of requests, from the front, that were written whole.
-    fn sent(&self) -> usize {
+    pub(crate) fn sent(&self) -> usize {
         let mut unwritten = self.bytes.unwritten().len();
         let mut sent = self.entries.len();
         while sent > 0 && unwritten > 0 {
