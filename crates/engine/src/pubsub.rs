@@ -581,6 +581,72 @@ impl Pubsub {
         }
     }
 
+    /// Moves hubs to the pools that a reload has put in place of theirs, once sessions move there.
+    /// Where the loss of a server closes subscribers, the end of its pool does so too.
+    pub(crate) fn follow_pool_ends(&mut self, plane: &mut DataPlane) {
+        if plane.ending.is_empty() || plane.settings.lost_subscriptions != LostSubscriptions::Keep {
+            return;
+        }
+        for id in self.hub_ids() {
+            let hub = self.hub(id);
+            let (pool, home) = (hub.pool, hub.line(HOME).link);
+            // A loss that is not handled yet still names the old server.
+            if !plane.is_link_lost(home)
+                && let Some(successor) = plane.successor_in_use(pool)
+            {
+                self.move_hub_to_pool(plane, id, successor);
+            }
+        }
+    }
+
+    fn move_hub_to_pool(&mut self, plane: &mut DataPlane, id: HubId, pool: u16) {
+        self.hub(id).enter_pool(pool);
+        self.close_home(plane, id);
+        let first = plane.pools.subpools_of(usize::from(pool))[0];
+        let home = plane.pools.default_server_of(usize::from(pool));
+        // Sharded channels are at the home, unless slots have owners.
+        if plane.pools[usize::from(first)].cluster().is_none() {
+            self.move_hub(plane, id, home);
+            for (channel, _) in self.hub(id).sharded_channels() {
+                self.hub(id).move_to(channel, HOME);
+            }
+        } else {
+            for (channel, number) in self.hub(id).sharded_channels() {
+                let owner = plane.pools.server_of(Group {
+                    pool: first,
+                    number,
+                });
+                let line = self.hub(id).line_to(owner, plane.now);
+                self.link_line(plane, LineId { hub: id, line });
+                self.hub(id).move_to(channel, line);
+            }
+            self.move_hub(plane, id, home);
+        }
+        let home = LineId {
+            hub: id,
+            line: HOME,
+        };
+        if !self.line(home).is_unused() {
+            self.link_line(plane, home);
+        }
+        self.hub(id).ask_again();
+    }
+
+    /// Closes the link of a hub's home, unless the hub listens there.
+    fn close_home(&mut self, plane: &mut DataPlane, hub: HubId) {
+        let home = LineId { hub, line: HOME };
+        let line = self.line(home);
+        let (link, is_used) = (line.link, !line.is_unused());
+        let Some(state) = plane.links.get(link) else {
+            return;
+        };
+        if !(is_used && state.is_up()) {
+            self.line(home).link = LinkId::NONE;
+            self.hub_down(plane, home);
+            plane.close_link(link);
+        }
+    }
+
     /// Moves a hub to another server. If it listens at the old one, it listens there until the new
     /// one has confirmed.
     fn move_hub(&mut self, plane: &mut DataPlane, hub: HubId, to: ServerId) {

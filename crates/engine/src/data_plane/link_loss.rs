@@ -190,7 +190,8 @@ impl DataPlane {
         });
     }
 
-    fn is_link_lost(&self, id: LinkId) -> bool {
+    /// Whether a link is lost, and its loss is not handled yet.
+    pub(crate) fn is_link_lost(&self, id: LinkId) -> bool {
         let link = self.links.get(id);
         link.is_some_and(|link| matches!(link.state, LinkState::Lost))
     }

@@ -13,7 +13,7 @@ use std::ops::Range;
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::pool_places;
-use crate::base::settings::{PoolKind, Settings};
+use crate::base::settings::{LostSubscriptions, PoolKind, Settings};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Action;
@@ -203,10 +203,7 @@ impl DataPlane {
     /// Gives the sessions of a pool the requests back that no link has sent, if they move to its
     /// successor now.
     fn leave_with_unsent(&mut self, pool: u16) {
-        let moves = |ending: &EndingPool| ending.pool == pool && ending.moves_since.is_some();
-        if self.ending.iter().any(moves)
-            && let Some(successor) = self.pool_in_effect(pool)
-        {
+        if let Some(successor) = self.successor_in_use(pool) {
             self.take_back_unsent(pool, |plane, id| plane.may_take_unsent_to(id, successor));
         }
     }
@@ -355,6 +352,13 @@ impl DataPlane {
         pool_places::in_effect(&self.settings.pools, pool)
     }
 
+    /// The successor of a pool that has ended, if sessions move to it now.
+    pub(crate) fn successor_in_use(&self, pool: u16) -> Option<u16> {
+        let moves = |ending: &EndingPool| ending.pool == pool && ending.moves_since.is_some();
+        let successor = self.pool_in_effect(pool)?;
+        self.ending.iter().any(moves).then_some(successor)
+    }
+
     /// The pool by which clients, pauses and scripts are known: the last successor of this pool.
     /// Sessions that have not left their old pool yet belong to it already.
     pub(crate) fn known_pool(&self, pool: u16) -> u16 {
@@ -454,7 +458,10 @@ impl DataPlane {
         if state.is_closing() {
             return None;
         }
-        if session.listens() || state.is_tunnel() || session.pins.any(Pins::STATE) {
+        // The hub moves, too, if subscriptions outlast the loss of a server.
+        let may_listen = self.settings.lost_subscriptions == LostSubscriptions::Keep;
+        let loses_channels = session.listens() && !may_listen;
+        if loses_channels || state.is_tunnel() || session.pins.any(Pins::STATE) {
             return Some(Leaving::Closes);
         }
         // The rest of a large request must not wait for its reply.

@@ -57,6 +57,7 @@ impl Engine {
             self.plane.leave_pool(pool);
             self.local.scripts.forget(pool);
         }
+        self.pubsub.follow_pool_ends(&mut self.plane);
         self.plane.close_left_pools();
         self.settle_losses();
     }

@@ -73,6 +73,7 @@ use crate::pubsub::subscriber_counts::SubscriberCounts;
 use crate::routing::pool::ServerId;
 
 mod branches;
+mod new_pool;
 mod removal;
 mod stripped;
 

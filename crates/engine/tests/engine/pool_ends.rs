@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+use respool_engine::settings::{
+    Address, LostSubscriptions, PoolKind, PoolSettings, ServerSettings, Settings,
+};
 use respool_engine::{
     Action, AdminQuery, LinkId, NewSettings, PoolPlaces, SessionId, Time, WorkerId, WorkerQuery,
 };
@@ -297,26 +299,184 @@ fn session_with_an_open_transaction_closes_at_the_bound() {
     assert!(events.contains("drain-timeout-ms"), "{events}");
 }
 
+/// The line of a hub that is to be connected: the server accepts its handshake. Returns the
+/// requests on it.
+fn line_up(world: &mut World, server: usize) -> (LinkId, String) {
+    let links = world.connecting();
+    let mut lines = links.into_iter().rev();
+    let line = lines.find(|link| world.server_of(*link) == server);
+    let line = line.expect("the hub connects to the server");
+    world.turn(|engine| engine.handle_link_up(line));
+    world.sent(line);
+    world.says(line, crate::world::HELLO);
+    (line, world.sent(line))
+}
+
+/// The confirmation of a subscription, as a push.
+fn confirmed(verb: &str, channel: &str) -> String {
+    format!(
+        ">3\r\n${}\r\n{verb}\r\n${}\r\n{channel}\r\n:1\r\n",
+        verb.len(),
+        channel.len()
+    )
+}
+
+/// A message on a channel, as a push. A client in RESP2 gets it with `*` in front.
+fn message(kind: &str, channel: &str) -> String {
+    format!(
+        ">3\r\n${}\r\n{kind}\r\n${}\r\n{channel}\r\n$2\r\nhi\r\n",
+        kind.len(),
+        channel.len()
+    )
+}
+
 /// A subscriber is closed: it would miss the messages at the new server.
 #[test]
 fn subscriber_of_the_old_server_is_closed() {
-    let mut reloaded = Reloaded::new(settings());
+    let mut settings = settings();
+    settings.lost_subscriptions = LostSubscriptions::Close;
+    let mut reloaded = Reloaded::new(settings);
     let session = reloaded.accepts(0);
     let world = &mut reloaded.world;
     world.asks(session, &["SUBSCRIBE c"]);
-    let line = world.connecting();
-    let [line] = line[..] else {
-        panic!("a hub has one line");
-    };
-    world.turn(|engine| engine.handle_link_up(line));
-    world.says(line, crate::world::HELLO);
-    world.says(line, ">3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n");
+    let (line, _) = line_up(world, 0);
+    world.says(line, confirmed("subscribe", "c"));
     assert!(world.got(session).contains("subscribe"));
     reloaded.takes(vec![pool("default", 2)]);
     let world = &mut reloaded.world;
     world.connect();
     world.wait_ms(100);
     assert_eq!(world.closed_sessions(), [session]);
+}
+
+/// If subscriptions outlast the loss of a server, they outlast the end of a pool: respool
+/// subscribes at the new server, and does not tell the client. It hears the old server until the
+/// new one has confirmed. PUBLISH counts the subscribers at the new server.
+#[test]
+fn kept_subscriber_moves_with_its_channels() {
+    let mut reloaded = Reloaded::new(settings());
+    let (session, other) = (reloaded.accepts(0), reloaded.accepts(0));
+    let world = &mut reloaded.world;
+    world.asks(session, &["SUBSCRIBE c"]);
+    let (old, _) = line_up(world, 0);
+    world.says(old, confirmed("subscribe", "c"));
+    assert!(world.got(session).contains("subscribe"));
+    world.asks(other, &["SUBSCRIBE c"]);
+    world.says(old, "+PONG\r\n");
+    assert!(world.got(other).contains("subscribe"));
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    let new = new_link(world);
+    world.up(new);
+    world.wait_ms(100);
+    let (line, sent) = line_up(world, 1);
+    assert!(sent.contains("SUBSCRIBE"), "{sent}");
+    let of_client = message("message", "c").replace('>', "*");
+    world.says(old, message("message", "c"));
+    for id in [session, other] {
+        assert_eq!(world.got(id), of_client, "the old server is heard");
+    }
+    world.says(line, confirmed("subscribe", "c"));
+    assert!(world.sent(old).contains("UNSUBSCRIBE"));
+    world.says(line, message("message", "c"));
+    for id in [session, other] {
+        assert_eq!(world.got(id), of_client);
+    }
+    let publisher = reloaded.accepts(0);
+    let world = &mut reloaded.world;
+    world.asks(publisher, &["PUBLISH c m"]);
+    world.says(new, ":1\r\n");
+    assert_eq!(world.got(publisher), ":2\r\n");
+    world.asks(session, &["UNSUBSCRIBE c", "GET k"]);
+    world.says(line, "+PONG\r\n");
+    assert!(world.got(session).contains("unsubscribe"));
+    assert!(world.sent(new).contains("GET"), "the session has moved");
+    assert_eq!(world.closed_sessions(), []);
+}
+
+/// Subscribers of a server that is away move, too. The new server may refuse a channel: then its
+/// subscribers are closed.
+#[test]
+fn kept_subscriber_moves_away_from_a_lost_server() {
+    for is_refused in [false, true] {
+        let mut reloaded = Reloaded::new(settings());
+        let session = reloaded.accepts(0);
+        let world = &mut reloaded.world;
+        world.asks(session, &["SUBSCRIBE c"]);
+        let (old, _) = line_up(world, 0);
+        world.says(old, confirmed("subscribe", "c"));
+        world.got(session);
+        world.lose(world.shared);
+        world.lose(old);
+        reloaded.takes(vec![pool("default", 2)]);
+        let world = &mut reloaded.world;
+        world.lose(world.shared);
+        let (line, sent) = line_up(world, 1);
+        assert!(sent.contains("SUBSCRIBE"), "{sent}");
+        if is_refused {
+            world.says(line, "-NOPERM no\r\n");
+            assert_eq!(world.closed_sessions(), [session]);
+            continue;
+        }
+        world.says(line, confirmed("subscribe", "c"));
+        world.says(line, message("message", "c"));
+        assert_eq!(
+            world.got(session),
+            message("message", "c").replace('>', "*")
+        );
+        assert_eq!(world.closed_sessions(), []);
+    }
+}
+
+/// A sharded channel goes to the owner of its slot in a Cluster, and from there to a single server.
+#[test]
+fn kept_sharded_channel_follows_the_kind_of_its_pool() {
+    let mut reloaded = Reloaded::new(settings());
+    let session = reloaded.accepts(0);
+    let nodes = cluster(2);
+    let owners = Owners::of(&nodes);
+    let channel = owners.key_at(1, "c");
+    let world = &mut reloaded.world;
+    world.asks(session, &[&format!("SSUBSCRIBE {channel}")]);
+    world.allows_transactions(world.shared);
+    let (old, _) = line_up(world, 0);
+    world.says(old, confirmed("ssubscribe", &channel));
+    assert!(world.got(session).contains("ssubscribe"));
+    reloaded.takes(vec![PoolSettings {
+        kind: nodes.pools[0].kind.clone(),
+        ..pool("default", 1)
+    }]);
+    let world = &mut reloaded.world;
+    let links = world.connecting();
+    for link in &links {
+        world.up(*link);
+    }
+    for _ in 0..20 {
+        world.wait_ms(50);
+        for link in &links {
+            for args in world.asked(*link) {
+                if let Some(said) = owners.said(&args) {
+                    world.says(*link, said);
+                }
+            }
+        }
+    }
+    let of_client = message("smessage", &channel).replace('>', "*");
+    let (at_owner, sent) = line_up(world, 1);
+    assert!(sent.contains("SSUBSCRIBE"), "{sent}");
+    world.says(at_owner, confirmed("ssubscribe", &channel));
+    world.says(at_owner, message("smessage", &channel));
+    assert_eq!(world.got(session), of_client);
+    reloaded.takes(vec![pool("default", 3)]);
+    let world = &mut reloaded.world;
+    world.connect();
+    world.wait_ms(100);
+    let (last, sent) = line_up(world, 2);
+    assert!(sent.contains("SSUBSCRIBE"), "{sent}");
+    world.says(last, confirmed("ssubscribe", &channel));
+    world.says(last, message("smessage", &channel));
+    assert_eq!(world.got(session), of_client);
+    assert_eq!(world.closed_sessions(), []);
 }
 
 /// The sessions of a removed pool get their replies and are closed. Then its links close, and INFO

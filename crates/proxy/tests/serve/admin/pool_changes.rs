@@ -428,6 +428,34 @@ fn sessions_with_state_at_the_old_server_are_closed() {
     });
 }
 
+/// With `lost-subscriptions = keep`, subscribers of both workers go on at the new server, and
+/// notice nothing.
+#[test]
+fn kept_subscribers_go_on_at_the_new_server() {
+    let (one, two) = (server(), server());
+    let lines = "lost-subscriptions = 'keep'";
+    let served = Served::start_with(lines, &url(&one));
+    let mut subscribers = one_of_each_worker(served.proxy.address());
+    for client in &mut subscribers {
+        assert_eq!(client.call("SUBSCRIBE c").error(), None);
+    }
+    let done = served.reload_with(lines, &served.main_at(&url(&two)));
+    done.unwrap_or_else(|lines| panic!("{lines}"));
+    let mut publisher = Client::connect(two.address());
+    wait_until("both workers listen at the new server", SOON, || {
+        publisher.call("PUBSUB NUMSUB c") == Reply::Array(vec![Reply::bulk("c"), Reply::Integer(2)])
+    });
+    assert_eq!(publisher.call("PUBLISH c m"), Reply::Integer(2));
+    let words = ["message", "c", "m"].map(Reply::bulk);
+    for client in &mut subscribers {
+        assert_eq!(client.reply(), Reply::Array(words.to_vec()));
+    }
+    let mut old = Client::connect(one.address());
+    wait_until("no worker listens at the old server", SOON, || {
+        old.call("PUBSUB NUMSUB c") == Reply::Array(vec![Reply::bulk("c"), Reply::Integer(0)])
+    });
+}
+
 /// A pool becomes a Cluster, a primary with Sentinels, and one server again, under load: no request
 /// fails, and each write is at exactly one server.
 #[test]
