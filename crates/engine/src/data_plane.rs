@@ -173,6 +173,9 @@ pub(crate) struct DataPlane {
     pub(crate) servers: Vec<Server>,
     /// Pools that reloads have ended and that still have sessions or links.
     pub(crate) ending: Vec<EndingPool>,
+    /// The place in the table of sessions at which the walk over the sessions of ended pools goes
+    /// on. `None`: no walk is under way.
+    pub(crate) leaving_from: Option<usize>,
     /// Whether sessions may send no new requests: see [`crate::Engine::handle_drain`].
     pub(crate) draining: bool,
     /// The logins of links and sessions other than the configured one.
@@ -277,6 +280,7 @@ impl DataPlane {
             pools,
             servers: servers.into_iter().map(Server::from).collect(),
             ending: Vec::new(),
+            leaving_from: None,
             draining: false,
             worker,
             turn: TurnLists::default(),
@@ -398,7 +402,8 @@ impl DataPlane {
     /// The time at which the next turn must be taken without an event, as far as the data plane
     /// knows.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        if !self.turn.resume.is_empty() || !self.turn.untried.is_empty() {
+        let walks = self.leaving_from.is_some();
+        if walks || !self.turn.resume.is_empty() || !self.turn.untried.is_empty() {
             return Some(self.now);
         }
         let pause_ends = self.pauses.iter().map(|pause| pause.until).min();

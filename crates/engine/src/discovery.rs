@@ -89,8 +89,14 @@ impl Discovery {
         }
     }
 
-    /// Forgets a pool without sessions: nothing is asked for it any more.
-    pub(crate) fn forget_pool(&mut self, plane: &mut DataPlane, pool: usize) {
+    /// Forgets a pool without sessions, with its subpools: nothing is asked for it any more.
+    pub(crate) fn forget_pool(&mut self, plane: &mut DataPlane, pool: u16) {
+        for subpool in plane.pools.subpools_of(usize::from(pool)).to_vec() {
+            self.forget_subpool(plane, usize::from(subpool));
+        }
+    }
+
+    fn forget_subpool(&mut self, plane: &mut DataPlane, pool: usize) {
         self.clusters[pool] = None;
         self.leave_sentinels(plane, pool, &[]);
         self.groups.remove(&pool);

@@ -336,9 +336,13 @@ impl Engine {
         // Sessions wait for the links that closed sessions give back.
         self.process_cleanups();
         self.resume_sessions();
-        if self.is_tick_due() {
+        let ticks = self.is_tick_due();
+        if ticks {
             self.tick_at = self.plane.now.plus_ms(TICK_MS);
             self.tick();
+        }
+        if ticks || self.plane.leaving_from.is_some() {
+            self.go_on_leaving();
             self.process_cleanups();
             self.resume_sessions();
         }

@@ -218,6 +218,10 @@ pub const SLOW_ARGUMENT_BYTES_MAX: usize = 128;
 /// Slow requests that a worker logs in one turn. At the limit: the others are left out.
 pub const SLOW_PER_TURN_MAX: usize = 16;
 
+/// Places of sessions that a worker looks at in one turn, to have sessions leave a pool that a
+/// reload has ended. At the limit: the next turn goes on.
+pub const LEAVING_SESSIONS_PER_TURN_MAX: usize = 512;
+
 /// Keys that a worker counts for `RESPOOL HOTKEYS GET`, for each pool. At the limit: a new key
 /// takes the counter of the rarest one, and its count may be too large by that one's.
 pub const HOT_KEYS_MAX: usize = 128;

@@ -24,6 +24,10 @@ impl DataPlane {
         };
         session.burst.place(session.next_seq, len);
         let state = session.state;
+        if self.leaves_before_request(id) {
+            self.hold_to_leave_pool(id);
+            return None;
+        }
         if state.any(Flags::FUSED) && self.hold_until_caught_up(id) {
             return None;
         }

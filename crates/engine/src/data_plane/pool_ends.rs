@@ -12,6 +12,7 @@
 use std::ops::Range;
 
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
+use crate::base::limits::LEAVING_SESSIONS_PER_TURN_MAX;
 use crate::base::pool_places;
 use crate::base::settings::{LostSubscriptions, PoolKind, Settings};
 use crate::base::time::Time;
@@ -47,6 +48,9 @@ pub(crate) struct EndingPool {
     /// When its sessions began to move or to end. `None`: the pool serves on, until its successor
     /// answers, its own servers cannot be reached, or `outage-hold-ms` is over.
     pub(crate) moves_since: Option<Time>,
+    /// No session has been found in it by the present walk, which began when sessions could leave
+    /// and none could enter.
+    seems_left: bool,
     /// How long sessions may then go on with a transaction or a request that waits.
     pub(crate) drain_ms: u32,
     /// When its last session left it, and discovery forgot it.
@@ -102,6 +106,7 @@ impl DataPlane {
             pool,
             since,
             moves_since: None,
+            seems_left: false,
             drain_ms,
             left_at: None,
         });
@@ -112,6 +117,7 @@ impl DataPlane {
             if left_at.is_none() && self.pool_in_effect(pool) == Some(successor) {
                 let ending = &mut self.ending[index];
                 (ending.since, ending.moves_since) = (since, None);
+                ending.seems_left = false;
             }
         }
         for pause in &mut self.pauses {
@@ -131,41 +137,73 @@ impl DataPlane {
         removed.map(|(id, _)| id).collect()
     }
 
-    /// Has sessions leave pools that have ended. Returns the pools whose last session has left.
-    /// `end_session`: ends a session as at the end of the process.
-    pub(crate) fn leave_ended_pools(
+    /// Looks for pools that have ended and may be left now, and begins a walk over the sessions if
+    /// none is under way. Closes links of pools that all sessions have left.
+    pub(crate) fn tick_pool_ends(&mut self) {
+        for index in 0..self.ending.len() {
+            let ending = self.ending[index];
+            if ending.moves_since.is_none() && self.may_be_left(ending) {
+                self.ending[index].moves_since = Some(self.now);
+            }
+            self.leave_with_unsent(ending.pool);
+        }
+        if self.leaving_from.is_none() {
+            self.begin_leaving();
+        }
+        self.close_left_pools();
+    }
+
+    /// Begins a walk over the sessions, in which those of ended pools leave.
+    fn begin_leaving(&mut self) {
+        let is_open = |ending: &EndingPool| ending.left_at.is_none();
+        for ending in &mut self.ending {
+            ending.seems_left = ending.moves_since.is_some() && is_open(ending);
+        }
+        self.leaving_from = self.ending.iter().any(is_open).then_some(0);
+    }
+
+    /// Goes on with the walk over the sessions, up to a bound. Returns the pools whose last session
+    /// has left. `end_session`: ends a session as at the end of the process.
+    ///
+    /// Sessions come and go between two steps. A new one may take a place that the walk has passed,
+    /// but it is in no pool whose sessions leave.
+    pub(crate) fn go_on_leaving(
         &mut self,
         mut end_session: impl FnMut(&mut DataPlane, SessionId),
     ) -> Vec<u16> {
-        let mut left = Vec::new();
-        for index in 0..self.ending.len() {
-            let mut ending = self.ending[index];
-            if ending.moves_since.is_none() && self.may_be_left(ending) {
-                ending.moves_since = Some(self.now);
-                self.ending[index] = ending;
-            }
-            self.leave_with_unsent(ending.pool);
-            let sessions = self.sessions_in(ending.pool);
-            for id in &sessions {
-                self.leave_ended_pool(*id, ending, &mut end_session);
-            }
-            let is_open = ending.moves_since.is_some() && ending.left_at.is_none();
-            if sessions.is_empty() && is_open {
-                self.ending[index].left_at = Some(self.now);
-                left.push(ending.pool);
+        let Some(from) = self.leaving_from else {
+            return Vec::new();
+        };
+        let to = from + LEAVING_SESSIONS_PER_TURN_MAX;
+        for place in from..to.min(self.sessions.slots()) {
+            let Some((id, session)) = self.sessions.at(place) else {
+                continue;
+            };
+            let pool = session.pool;
+            let mut all = self.ending.iter_mut();
+            if let Some(ending) = all.find(|ending| ending.pool == pool) {
+                ending.seems_left = false;
+                let ending = *ending;
+                self.leave_ended_pool(id, ending, &mut end_session);
             }
         }
-        left
+        if to < self.sessions.slots() {
+            self.leaving_from = Some(to);
+            return Vec::new();
+        }
+        self.leaving_from = None;
+        let left = self.ending.iter_mut().filter(|ending| ending.seems_left);
+        let leave = |ending: &mut EndingPool| {
+            (ending.seems_left, ending.left_at) = (false, Some(self.now));
+            ending.pool
+        };
+        left.map(leave).collect()
     }
 
     /// A link was lost, and no request has failed for that yet. If its pool has ended and none of
     /// the pool's servers can be reached, its sessions leave it: its servers are away or refuse the
     /// old password, so the sessions wait for the successor as well as for them.
-    pub(crate) fn leave_after_loss(
-        &mut self,
-        down: &LinkDown,
-        end_session: impl FnMut(&mut DataPlane, SessionId),
-    ) {
+    pub(crate) fn leave_after_loss(&mut self, down: &LinkDown) {
         if self.ending.is_empty() || down.role != LinkRole::Shared {
             return;
         }
@@ -173,30 +211,21 @@ impl DataPlane {
         let refusal = down.refusal.as_deref().unwrap_or_default();
         // A lost link connects again at once. A server may wait for clients to bring the password.
         if !down.was_up && !refusal.starts_with(b"NOAUTH") {
-            self.leave_if_unreachable(pool, end_session);
+            self.leave_if_unreachable(pool);
         }
         self.leave_with_unsent(pool);
     }
 
-    /// If a pool has ended and none of its servers can be reached, its sessions leave it.
-    pub(crate) fn leave_if_unreachable(
-        &mut self,
-        pool: u16,
-        mut end_session: impl FnMut(&mut DataPlane, SessionId),
-    ) {
+    /// If a pool has ended and none of its servers can be reached, its sessions begin to leave it.
+    fn leave_if_unreachable(&mut self, pool: u16) {
         let now = self.now;
         let serves = |ending: &&mut EndingPool| ending.pool == pool && ending.moves_since.is_none();
-        if self.has_reachable_server(pool) {
-            return;
-        }
-        let Some(ending) = self.ending.iter_mut().find(serves) else {
-            return;
-        };
-        ending.moves_since = Some(now);
-        let ending = *ending;
-        self.leave_with_unsent(pool);
-        for id in self.sessions_in(pool) {
-            self.leave_ended_pool(id, ending, &mut end_session);
+        if !self.has_reachable_server(pool)
+            && let Some(ending) = self.ending.iter_mut().find(serves)
+        {
+            ending.moves_since = Some(now);
+            self.leave_with_unsent(pool);
+            self.begin_leaving();
         }
     }
 
@@ -220,8 +249,16 @@ impl DataPlane {
             && !self.loses_database_in(id, pool)
     }
 
+    /// Sessions begin to leave ended pools that have no link up and a server in back-off: the last
+    /// attempt to connect has failed before the pool ended.
+    pub(crate) fn leave_pools_in_back_off(&mut self) {
+        for pool in self.pools_in_back_off() {
+            self.leave_if_unreachable(pool);
+        }
+    }
+
     /// The ended pools with a server that is in back-off.
-    pub(crate) fn pools_in_back_off(&self) -> Vec<u16> {
+    fn pools_in_back_off(&self) -> Vec<u16> {
         let ending = self.ending.iter().map(|ending| ending.pool);
         let is_in_back_off = |pool: &u16| {
             let mut servers = self.servers_of_pool(*pool);
@@ -280,6 +317,22 @@ impl DataPlane {
         }
     }
 
+    /// Whether a session that is about to send a request leaves its pool first. The walk has not
+    /// come to it yet.
+    #[inline]
+    pub(crate) fn leaves_before_request(&self, id: SessionId) -> bool {
+        !self.ending.is_empty() && self.moves_now(id)
+    }
+
+    #[cold]
+    fn moves_now(&self, id: SessionId) -> bool {
+        let pool = self.sessions.get(id).map(|session| session.pool);
+        let successor = pool.and_then(|pool| self.successor_in_use(pool));
+        successor.is_some_and(|successor| {
+            self.leaving(id) == Some(Leaving::Moves) && !self.loses_database_in(id, successor)
+        })
+    }
+
     #[cold]
     #[inline(never)]
     fn leave_ended_pool(
@@ -334,7 +387,7 @@ impl DataPlane {
     }
 
     /// Closes the links of pools that all sessions have left, and forgets those without links.
-    pub(crate) fn close_left_pools(&mut self) {
+    fn close_left_pools(&mut self) {
         let mut ending = std::mem::take(&mut self.ending);
         ending.retain(|ending| {
             let is_left = |left_at| !self.close_links_of(ending.pool, left_at);
@@ -442,13 +495,6 @@ impl DataPlane {
             session.db != self.server(session.server).settings.db && session.db != 0
         };
         self.pools.has_cluster(pool.into()) && self.sessions.get(id).is_some_and(is_other)
-    }
-
-    /// The sessions of a pool.
-    fn sessions_in(&self, pool: u16) -> Vec<SessionId> {
-        let sessions = self.sessions.iter();
-        let its = sessions.filter(|(_, session)| session.pool == pool);
-        its.map(|(id, _)| id).collect()
     }
 
     /// How a session leaves its pool, which has ended. `None`: it is gone, or closes already.
@@ -589,6 +635,7 @@ mod tests {
 
     use super::*;
     use crate::base::settings::PoolSettings;
+    use crate::data_plane::session::Peer;
     use crate::data_plane::test_plane::{plane_of, pool_at, session_of};
 
     /// How long sessions may go on in a pool that has ended, milliseconds.
@@ -628,11 +675,84 @@ mod tests {
         plane.settings = Arc::new(settings(&[0]));
         assert_eq!(plane.begin_pool_end(0, DRAIN_MS), None);
         let mut ended = Vec::new();
-        assert!(plane.leave_ended_pools(|_, id| ended.push(id)).is_empty());
+        plane.tick_pool_ends();
+        assert_eq!(plane.go_on_leaving(|_, id| ended.push(id)), []);
         assert_eq!(ended, [id]);
         plane.close(id, false);
-        assert_eq!(plane.leave_ended_pools(|_, _| {}), [0]);
+        plane.tick_pool_ends();
+        assert_eq!(plane.go_on_leaving(|_, _| {}), [0]);
         // It is left once.
-        assert!(plane.leave_ended_pools(|_, _| {}).is_empty());
+        plane.tick_pool_ends();
+        assert_eq!(plane.go_on_leaving(|_, _| {}), []);
+    }
+
+    /// Many sessions leave a pool in several turns, each a bounded number. The pool is left once
+    /// all of them have left, although sessions come and go meanwhile.
+    #[test]
+    fn sessions_leave_in_bounded_steps() {
+        let mut plane = plane_of(settings(&[]));
+        let all: Vec<SessionId> = (0..3 * LEAVING_SESSIONS_PER_TURN_MAX)
+            .map(|_| session_of(&mut plane))
+            .collect();
+        let mut moved = settings(&[0]);
+        moved.pools[0].kind = PoolKind::Ended { successor: Some(1) };
+        moved.timeouts.outage_hold_ms = 0;
+        plane.settings = Arc::new(moved);
+        assert_eq!(plane.begin_pool_end(0, DRAIN_MS), Some(1));
+        plane.tick_pool_ends();
+        let in_pool = |plane: &DataPlane, pool| {
+            let sessions = plane.sessions.iter();
+            sessions.filter(|(_, session)| session.pool == pool).count()
+        };
+        let mut left = Vec::new();
+        for turn in 0..3 {
+            assert_eq!(left, [], "sessions are in the pool");
+            let before = in_pool(&plane, 0);
+            left = plane.go_on_leaving(|_, _| {});
+            let moved = before - in_pool(&plane, 0);
+            assert!(moved <= LEAVING_SESSIONS_PER_TURN_MAX, "{moved} moved");
+            assert!(
+                turn > 0 || plane.deadline() == Some(plane.now),
+                "it goes on at once"
+            );
+            // A session leaves its place, in front of the walk or behind it, to one of the new
+            // pool.
+            plane.close(all[2_usize.pow(turn)], false);
+            plane.close(all[all.len() - 1 - turn as usize], false);
+            plane.accept(Peer::Unix.into(), 1);
+        }
+        assert_eq!((in_pool(&plane, 0), left), (0, Vec::new()));
+        assert_eq!(plane.deadline(), None);
+        // The next walk finds no session.
+        plane.tick_pool_ends();
+        let mut left = Vec::new();
+        while plane.leaving_from.is_some() {
+            left.extend(plane.go_on_leaving(|_, _| {}));
+        }
+        assert_eq!(left, [0]);
+    }
+
+    /// A pool whose sessions may leave from the middle of a walk on is not left at the end of that
+    /// walk: its first sessions were passed.
+    #[test]
+    fn pool_is_not_left_by_a_walk_that_began_before_its_end() {
+        let mut plane = plane_of(settings(&[]));
+        let id = session_of(&mut plane);
+        let others = (0..LEAVING_SESSIONS_PER_TURN_MAX).map(|_| 1);
+        for pool in others {
+            plane.accept(Peer::Unix.into(), pool);
+        }
+        plane.settings = Arc::new(settings(&[1]));
+        plane.begin_pool_end(1, DRAIN_MS);
+        plane.tick_pool_ends();
+        assert_eq!(plane.go_on_leaving(|_, _| {}), []);
+        plane.settings = Arc::new(settings(&[0, 1]));
+        plane.begin_pool_end(0, DRAIN_MS);
+        plane.tick_pool_ends();
+        assert_eq!(plane.go_on_leaving(|_, _| {}), [], "the walk has passed it");
+        let mut ended = Vec::new();
+        plane.tick_pool_ends();
+        plane.go_on_leaving(|_, id| ended.push(id));
+        assert_eq!(ended[0], id);
     }
 }

@@ -128,8 +128,7 @@ impl Engine {
             return;
         };
         // In front of all errors: sessions that move to another pool get none.
-        let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
-        self.plane.leave_after_loss(&down, end_session);
+        self.plane.leave_after_loss(&down);
         self.pubsub.follow_pool_ends(&mut self.plane);
         // In front of all steps that take requests away with their bytes.
         self.local.link_down(&mut self.plane, &down);

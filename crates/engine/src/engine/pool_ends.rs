@@ -2,9 +2,9 @@
 //!
 //! ```text
 //!   handle_settings ──► new pools connect; sessions of ended pools begin to leave
-//!   tick            ──► sessions move once the new pool answers, or after `outage-hold-ms`
-//!   failed attempt  ──► sessions move at once if no server of the old pool can be reached
-//!                   ──► the last ones are closed at the bound of time
+//!   tick            ──► sessions may move once the new pool answers, or after `outage-hold-ms`
+//!   failed attempt  ──► sessions may move at once if no server of the old pool can be reached
+//!   each turn       ──► some sessions move; the last ones are closed at the bound of time
 //!                   ──► discovery forgets the pool; its links close
 //! ```
 
@@ -30,10 +30,7 @@ impl Engine {
                 self.local.scripts.copy(pool, successor);
             }
         }
-        for pool in self.plane.pools_in_back_off() {
-            let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
-            self.plane.leave_if_unreachable(pool, end_session);
-        }
+        self.plane.leave_pools_in_back_off();
         self.tick_pool_ends();
     }
 
@@ -43,22 +40,22 @@ impl Engine {
         self.plane.sessions_of_removed_pools(settings)
     }
 
-    /// Has sessions leave pools that have ended, and closes what nothing uses any more.
+    /// Looks for pools whose sessions may leave now, and closes what nothing uses any more.
     pub(crate) fn tick_pool_ends(&mut self) {
-        if self.plane.ending.is_empty() {
-            return;
+        if !self.plane.ending.is_empty() {
+            self.plane.tick_pool_ends();
+            self.pubsub.follow_pool_ends(&mut self.plane);
+            self.settle_losses();
         }
+    }
+
+    /// Has some sessions leave pools that have ended, and forgets the pools that all have left.
+    pub(crate) fn go_on_leaving(&mut self) {
         let end_session = |plane: &mut _, id| self.pinned.end_session(plane, id);
-        for pool in self.plane.leave_ended_pools(end_session) {
-            for subpool in self.plane.pools.subpools_of(usize::from(pool)).to_vec() {
-                self.discovery
-                    .forget_pool(&mut self.plane, usize::from(subpool));
-            }
+        for pool in self.plane.go_on_leaving(end_session) {
+            self.discovery.forget_pool(&mut self.plane, pool);
             self.plane.leave_pool(pool);
             self.local.scripts.forget(pool);
         }
-        self.pubsub.follow_pool_ends(&mut self.plane);
-        self.plane.close_left_pools();
-        self.settle_losses();
     }
 }

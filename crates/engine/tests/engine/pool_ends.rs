@@ -817,6 +817,27 @@ fn pool_without_links_is_left_at_once() {
     assert_eq!(world.got(session), "$1\r\nv\r\n");
 }
 
+/// A session that has not left a lost server yet, because many others leave first, gets no error
+/// for a request that it sends meanwhile.
+#[test]
+fn request_sent_before_the_session_leaves_gets_no_error() {
+    let mut reloaded = Reloaded::new(settings());
+    let sessions: Vec<SessionId> = (0..2_000).map(|_| reloaded.accepts(0)).collect();
+    let world = &mut reloaded.world;
+    world.lose(world.shared);
+    world.wait_ms(HOLD_MS + 200);
+    world.lose(world.shared);
+    world.asks(sessions[1_999], &["GET k"]);
+    assert!(world.got(sessions[1_999]).starts_with("-NOTSENT"));
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    world.asks(sessions[1_999], &["GET k"]);
+    assert_eq!(world.got(sessions[1_999]), "");
+    let new = new_link(world);
+    world.up(new);
+    assert_eq!(world.sent(new).into_bytes(), requests(&["GET k"]));
+}
+
 /// A failed attempt to connect to the new server is no reason to leave the old one, also while the
 /// old link connects again.
 #[test]
