@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, Reply, counter, one_of_each_worker, words};
 use respool_testkit::say;
@@ -454,6 +454,74 @@ fn kept_subscribers_go_on_at_the_new_server() {
     wait_until("no worker listens at the old server", SOON, || {
         old.call("PUBSUB NUMSUB c") == Reply::Array(vec![Reply::bulk("c"), Reply::Integer(0)])
     });
+}
+
+/// SIGTERM while sessions wait for the new server of their pool, which does not answer: all
+/// sessions are drained as without a reload, and the process ends in time. `is_left`: the sessions
+/// have left the old server, because they have waited for the new one long enough.
+fn ends_while_the_new_server_is_silent(is_left: bool) {
+    let (one, two) = (server(), server());
+    let hold_ms = if is_left { 100 } else { 60_000 };
+    let drain_ms = 5_000;
+    let lines = format!(
+        "drain-timeout-ms = {drain_ms}\noutage-hold-ms = {hold_ms}\nconnect-timeout-ms = 300"
+    );
+    let mut served = Served::start_with(&lines, &url(&one));
+    let connect = || Client::connect(served.proxy.address());
+    let (mut idle, mut open, mut busy) = (connect(), connect(), connect());
+    assert_eq!(idle.call("SET k v"), Reply::ok());
+    assert_eq!(open.call("MULTI"), Reply::ok());
+    assert_eq!(busy.call("INCR n"), Reply::Integer(1));
+    two.stop();
+    let done = served.reload_with(&lines, &served.main_at(&url(&two)));
+    done.unwrap_or_else(|lines| panic!("{lines}"));
+    thread::sleep(Duration::from_millis(500));
+    one.stop();
+    busy.send(&words("INCR n"));
+    thread::sleep(Duration::from_millis(100));
+    let begun = Instant::now();
+    served.proxy.ask_to_end();
+    idle.expect_closed();
+    open.expect_closed();
+    if !is_left {
+        thread::sleep(Duration::from_millis(200));
+        assert!(served.proxy.is_running(), "a request is not answered");
+        one.cont();
+    }
+    busy.patience(SOON);
+    let reply = busy.reply();
+    match is_left {
+        false => assert_eq!(reply, Reply::Integer(2)),
+        // The request has waited for the new server, as it would without a reload.
+        true => assert!(
+            reply
+                .error()
+                .is_some_and(|text| text.starts_with("LOADING"))
+        ),
+    }
+    busy.expect_closed();
+    if is_left {
+        one.cont();
+    }
+    let status = served.proxy.wait(SOON);
+    let status = status.unwrap_or_else(|error| panic!("{error}"));
+    assert_eq!(status.code(), Some(0));
+    let ended = begun.elapsed();
+    let late = Duration::from_millis(drain_ms) + Duration::from_secs(2);
+    assert!(ended < late, "it ended after {ended:?}");
+    two.cont();
+}
+
+/// SIGTERM while sessions are at the old server and the new one does not answer.
+#[test]
+fn process_ends_while_sessions_wait_to_move() {
+    ends_while_the_new_server_is_silent(false);
+}
+
+/// SIGTERM after sessions have moved to a new server that does not answer.
+#[test]
+fn process_ends_while_the_new_server_is_silent() {
+    ends_while_the_new_server_is_silent(true);
 }
 
 /// A pool becomes a Cluster, a primary with Sentinels, and one server again, under load: no request
