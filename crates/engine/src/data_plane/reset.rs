@@ -25,7 +25,9 @@ impl DataPlane {
             self.give_back(own);
         }
         self.reset_identity(id, first);
-        self.answer_reply(id, b"+RESET\r\n")
+        let dispatched = self.answer_reply(id, b"+RESET\r\n");
+        self.hold_to_leave_pool(id);
+        dispatched
     }
 
     /// Ends the modes of a session that bind it to a link, and its mode of replies. Returns the

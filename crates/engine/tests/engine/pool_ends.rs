@@ -8,6 +8,7 @@ use respool_engine::settings::{
 use respool_engine::{
     Action, AdminQuery, LinkId, NewSettings, PoolPlaces, SessionId, Time, WorkerId, WorkerQuery,
 };
+use respool_protocol::commands;
 
 use crate::world::{
     Owners, World, cluster, parted, peer, request, requests, settings, sharded, without_lanes,
@@ -279,6 +280,85 @@ fn session_moves_as_soon_as_it_ends_its_state() {
         world.says(new, "$-1\r\n");
         assert_eq!(world.got(session), "$-1\r\n", "{begins}");
     }
+}
+
+/// A session that ends a transaction without an EXEC at the server moves behind that at once.
+#[test]
+fn session_moves_behind_a_transaction_that_is_not_sent() {
+    let cases = [
+        ("SET k v", "DISCARD", "+OK\r\n"),
+        ("SET k v", "RESET", "+RESET\r\n"),
+        ("APPEND k v", "EXEC", "-EXECABORT"),
+        ("SET k v", "EXEC x", "-EXECABORT"),
+    ];
+    for (queued, ends, outcome) in cases {
+        let mut refusing = settings();
+        refusing.refused.extend(commands::lookup(b"append"));
+        let mut reloaded = Reloaded::new(refusing);
+        let session = reloaded.accepts(0);
+        let world = &mut reloaded.world;
+        world.opens_transactions(session);
+        world.asks(session, &["MULTI", queued]);
+        world.got(session);
+        reloaded.takes(vec![pool("default", 2)]);
+        let world = &mut reloaded.world;
+        let new = world.connect();
+        world.wait_ms(100);
+        world.sent(world.shared);
+        world.asks(session, &[ends, "GET k"]);
+        let got = world.got(session);
+        assert!(got.starts_with(outcome), "{ends}: {got}");
+        assert_eq!(world.sent(world.shared), "", "{ends}");
+        assert!(world.sent(new).contains("GET"), "{ends}");
+    }
+}
+
+/// A session moves at once behind the rest of a large request that was refused.
+#[test]
+fn session_moves_behind_a_refused_large_request() {
+    let mut refusing = settings();
+    refusing.refused.extend(commands::lookup(b"append"));
+    let mut reloaded = Reloaded::new(refusing);
+    let session = reloaded.accepts(0);
+    let large = requests(&[&format!("APPEND k {}", "x".repeat(300_000))]);
+    let (begins, ends) = large.split_at(large.len() / 2);
+    let world = &mut reloaded.world;
+    world.sends(session, begins);
+    assert!(world.got(session).contains("refuse-commands"));
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    let new = world.connect();
+    world.wait_ms(100);
+    world.sends(session, &[ends, &requests(&["GET k"])].concat());
+    assert_eq!(world.sent(world.shared), "");
+    assert!(world.sent(new).contains("GET"));
+}
+
+/// A session moves at once behind a reply that respool puts together: the result of an EXEC with a
+/// request that respool answers.
+#[test]
+fn session_moves_behind_a_composite_reply() {
+    let mut reloaded = Reloaded::new(settings());
+    let session = reloaded.accepts(0);
+    let world = &mut reloaded.world;
+    world.opens_transactions(session);
+    world.may_ask(session, &["CLIENT LIST x"]);
+    world.asks(session, &["MULTI", "SET k v", "CLIENT LIST"]);
+    assert!(world.got(session).ends_with("+QUEUED\r\n+QUEUED\r\n"));
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    let new = world.connect();
+    world.wait_ms(100);
+    let old = world.shared;
+    world.sent(old);
+    world.asks(session, &["EXEC", "GET k"]);
+    assert!(world.sent(old).contains("EXEC"));
+    world.says(old, "+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n");
+    let got = world.got(session);
+    assert!(got.starts_with("*2\r\n+OK\r\n$"), "{got}");
+    world.turn(|_| {});
+    assert_eq!(world.sent(old), "");
+    assert!(world.sent(new).contains("GET"));
 }
 
 /// A session that does not end its transaction in time is closed, with the reason.
