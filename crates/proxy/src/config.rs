@@ -210,13 +210,19 @@ impl Config {
     /// # Errors
     /// Returns the problems if there is no path.
     pub(crate) fn control_socket(raw: RawConfig) -> Result<PathBuf, Vec<Problem>> {
+        const NAME: &str = "control-socket";
+        let is_file_unknown = raw.is_file_unknown;
         let (resolved, mut problems) = Resolved::from_raw(raw);
         resolved.values.control_socket.ok_or_else(|| {
+            // The file may name the socket, or the value that is given is wrong.
+            if is_file_unknown || problems.iter().any(|problem| problem.is_of(NAME)) {
+                return problems;
+            }
             let what = "is not set, so there is no way to reach the process: name the socket by \
                         --control-socket PATH, or name the file of `respool serve` by --config; \
                         without a socket, SIGHUP reloads";
             let place = &ConfigPlace::Default;
-            problems.push(Problem::of_option("control-socket", place, what));
+            problems.push(Problem::of_option(NAME, place, what));
             problems
         })
     }

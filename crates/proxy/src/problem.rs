@@ -66,6 +66,8 @@ impl fmt::Display for ConfigPlace {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Problem {
     place: ConfigPlace,
+    /// The option, as the place names it; `None`: the problem is about no single option.
+    option: Option<String>,
     text: String,
 }
 
@@ -81,6 +83,7 @@ impl Problem {
         };
         Problem {
             place: place.clone(),
+            option: Some(name.to_owned()),
             text,
         }
     }
@@ -89,8 +92,14 @@ impl Problem {
     pub(crate) fn at(place: ConfigPlace, text: impl Into<String>) -> Problem {
         Problem {
             place,
+            option: None,
             text: text.into(),
         }
+    }
+
+    /// Whether this is a problem of the option `name`, whose value then is not known.
+    pub(crate) fn is_of(&self, name: &str) -> bool {
+        self.option.as_deref() == Some(name)
     }
 }
 

@@ -42,6 +42,8 @@ pub(crate) struct RawConfig {
     pub(crate) pools: Vec<PoolTable>,
     /// Texts that cannot be read, and unknown names.
     pub(crate) problems: Vec<Problem>,
+    /// Whether the file cannot be read, or is no TOML: its options are not known.
+    pub(crate) is_file_unknown: bool,
     /// Warnings about options that work, but probably not as the operator means them.
     pub(crate) warnings: Vec<String>,
 }
@@ -167,10 +169,12 @@ impl RawConfig {
                     shown(path)
                 );
                 self.problems.push(Problem::at(ConfigPlace::Default, text));
+                self.is_file_unknown = true;
             }
             Err(error) => {
                 let text = format!("{}: cannot be read: {error}", shown(path));
                 self.problems.push(Problem::at(ConfigPlace::Default, text));
+                self.is_file_unknown = true;
             }
         }
     }

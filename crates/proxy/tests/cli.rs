@@ -808,6 +808,30 @@ fn last_lines_come_out_when_the_log_is_read() {
     assert!(log.contains("\"stopping"), "{log}");
 }
 
+/// A file that cannot be read, or is no TOML, names no control socket: the one error is the true
+/// one. A socket of the command line is asked all the same.
+#[test]
+fn reload_by_a_broken_file_has_one_error() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("respool.toml");
+    let file = file.to_str().unwrap();
+    for (content, error) in [
+        (None, "cannot be read: No such file"),
+        (Some("fuse = \n"), "respool.toml:1:"),
+    ] {
+        if let Some(content) = content {
+            fs::write(file, content).unwrap();
+        }
+        let (code, out, errors) = said(&["reload", "--config", file]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{errors}");
+        assert!(errors.contains(error), "{errors}");
+        assert_eq!(errors.matches("error: ").count(), 1, "{errors}");
+        let socket = "--control-socket=/nonexistent/control.sock";
+        let (code, _, errors) = said(&["reload", "--config", file, socket]);
+        assert_eq!(code, Some(1), "{errors}");
+    }
+}
+
 /// SIGHUP and signals without meaning leave respool and its clients alone, and the log says so.
 #[test]
 fn signal_without_meaning_ends_nothing() {

@@ -536,6 +536,43 @@ fn old_and_new_option_name_exclude_each_other() {
     assert_eq!(overruled.warnings.len(), 1);
 }
 
+/// Where the file cannot be read, is no TOML, or has a wrong path, it is not known whether it names
+/// a control socket: there is one problem, the true one. Other problems do not hide that there is
+/// no socket.
+#[test]
+fn missing_control_socket_is_a_problem_of_a_whole_file() {
+    let told = |raw: RawConfig| -> Vec<String> {
+        let problems = Config::control_socket(raw).expect_err("no file here names a socket");
+        problems.iter().map(Problem::to_string).collect()
+    };
+    let of_file = |file: &str| {
+        let mut raw = RawConfig::default();
+        raw.add_toml("r.toml", file);
+        told(raw)
+    };
+    for (file, place) in [
+        ("control-socket = 'a", "r.toml:1:"),
+        ("control-socket = 3", "r.toml:1:18: control-socket: must be"),
+        ("control-socket = ''", "r.toml:1:18: control-socket: "),
+        ("", "control-socket: is not set"),
+    ] {
+        let told = of_file(file);
+        assert!(told.len() == 1 && told[0].starts_with(place), "{told:?}");
+    }
+    let mut raw = RawConfig::default();
+    raw.add_file("/nonexistent/respool.toml");
+    let missing = told(raw);
+    assert!(
+        missing.len() == 1 && missing[0].contains("cannot be read"),
+        "{missing:?}"
+    );
+    let both = of_file("fuse = 3");
+    assert!(
+        both.len() == 2 && both[1].contains("is not set"),
+        "{both:?}"
+    );
+}
+
 /// A wrong value is a problem of the name that was given.
 #[test]
 fn problem_names_the_option_as_it_was_given() {

@@ -31,6 +31,7 @@ impl RawConfig {
                 };
                 let what = format!("is not TOML: {message}{hint}");
                 self.problems.push(Problem::at(place(error.span()), what));
+                self.is_file_unknown = true;
                 return;
             }
         };
