@@ -45,6 +45,13 @@ impl Resolved {
     ) {
         let has_tls = pools.iter().flat_map(|pool| &pool.listen).any(|at| at.tls);
         let before = problems.len();
+        // The value of such an option is not known, so relations to it would be false problems.
+        let is_wrong = |names: [&str; 2]| {
+            let mut wrong = problems.iter();
+            wrong.any(|problem| names.into_iter().any(|name| problem.is_of(name)))
+        };
+        let has_wrong_pair = is_wrong(["tls-cert", "tls-key"]);
+        let has_wrong_auth = is_wrong(["tls-ca", "tls-client-auth"]);
         let mut wrong = |name: &str, what: &str| {
             problems.push(Problem::of_option(name, self.place(name), what));
         };
@@ -62,6 +69,7 @@ impl Resolved {
         }
         let (certs, keys) = (values.tls_certs.len(), values.tls_keys.len());
         match (certs, keys) {
+            _ if has_wrong_pair => {}
             (0, 0) => self.add_certificate_problem(problems),
             (certs, keys) if certs != keys => {
                 let what = format!(
@@ -77,6 +85,7 @@ impl Resolved {
             problems.push(Problem::of_option(name, self.place(name), what));
         };
         match (values.tls_client_auth, &values.tls_ca) {
+            _ if has_wrong_auth => {}
             (ClientAuth::Off, Some(_)) => wrong(
                 "tls-ca",
                 "no client is asked for a certificate: say `tls-client-auth`, `required` or \
@@ -88,7 +97,7 @@ impl Resolved {
             ),
             _ => {}
         }
-        if problems.len() > before {
+        if problems.len() > before || has_wrong_pair || has_wrong_auth {
             return;
         }
         let pairs = values.tls_certs.iter().zip(&values.tls_keys);

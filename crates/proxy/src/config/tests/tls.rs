@@ -152,6 +152,17 @@ fn wrong_tls_of_listeners_is_a_problem() {
             "say `tls-client-auth`",
         ),
         (
+            format!("{LISTENER}tls-ca = '{{CA}}'\ntls-client-auth = 'maybe'"),
+            "5:19: tls-client-auth: ",
+            "must be",
+        ),
+        (
+            format!("{LISTENER}tls-ca = ''\ntls-client-auth = 'required'"),
+            "4:10: tls-ca: ",
+            "",
+        ),
+        (LISTENER.replace("{KEY}", ""), "3:11: tls-key: ", ""),
+        (
             format!("{LISTENER}tls-min-version = '1.1'"),
             "4:19: tls-min-version: ",
             "must be `1.2` or `1.3`",
