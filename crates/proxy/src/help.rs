@@ -93,9 +93,10 @@ fn check(long: bool) -> String {
          Usage: respool check [FILE] [--print] [OPTIONS]\n\n  \
          --print   Print every value in effect, with its place\n\n",
     );
-    let lead = "Takes every option of `respool serve`. It opens only the configuration file and \
-                the files with passwords. Exits with 0 if there is no problem, and with 2 if \
-                there is one.";
+    let lead = "Takes every option of `respool serve`. It reads what the start reads: the \
+                configuration file, the files with passwords, certificates and keys. It runs the \
+                password commands, and opens no connection. Exits with 0 if there is no problem, \
+                and with 2 if there is one.";
     wrap(&mut text, "", lead);
     if long {
         text.push('\n');

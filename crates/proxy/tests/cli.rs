@@ -808,6 +808,37 @@ fn last_lines_come_out_when_the_log_is_read() {
     assert!(log.contains("\"stopping"), "{log}");
 }
 
+/// `respool check` reads certificates and runs password commands, and its help says so.
+#[test]
+fn check_does_what_its_help_says() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (program, file) = (path("token"), path("respool.toml"));
+    fs::write(&program, "#!/bin/sh\ntouch \"$0-ran\"\necho token\n").unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o700)).unwrap();
+    let missing = path("missing.crt");
+    let config = format!(
+        "backend-password-command = '{program}'\ntls-listen = '127.0.0.1:1'\n\
+         tls-cert = '{missing}'\ntls-key = '{missing}'\n"
+    );
+    fs::write(&file, config).unwrap();
+    let (code, _, errors) = said(&["check", &file]);
+    assert_eq!(code, Some(2), "{errors}");
+    assert!(
+        errors.contains(&format!("`{missing}` cannot be read")),
+        "{errors}"
+    );
+    assert!(fs::exists(path("token-ran")).unwrap());
+    let (_, help, _) = said(&["help", "check"]);
+    let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+    for done in [
+        "the files with passwords, certificates and keys",
+        "runs the password commands",
+    ] {
+        assert!(help.contains(done), "{help}");
+    }
+}
+
 /// A file that cannot be read, or is no TOML, names no control socket: the one error is the true
 /// one. A socket of the command line is asked all the same.
 #[test]

@@ -10,7 +10,8 @@ use crate::generated::Generated;
 const DESCRIPTION: &str = "\
 respool is a proxy between many clients and few Redis or Valkey servers. It batches the requests of \
 all clients and returns the replies to each client in order. `respool check` reports everything \
-that is wrong with a configuration and does nothing else. `respool reload` has a running respool \
+that is wrong with a configuration: it reads the files that it names, runs its password commands, \
+and changes nothing. `respool reload` has a running respool \
 read its configuration again, as SIGHUP does.
 
 SIGTERM or SIGINT stops respool: it accepts no more clients, answers the requests that have arrived, \
