@@ -110,12 +110,33 @@ enum FileSet {
 }
 
 /// The contents of a set.
-#[derive(Hash)]
 struct Contents {
     /// Of its files, in the order of [`FileSet::paths`].
     files: Vec<Vec<u8>>,
     /// The CAs of the system, if they count.
     cas: Option<SystemCas>,
+}
+
+/// The hashes of the contents of a set. The default is that of files that cannot be read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct ContentHashes {
+    /// Of its files, in the order of [`FileSet::paths`].
+    files: Vec<u64>,
+    /// Of the CAs of the system, if they count.
+    cas: Option<u64>,
+}
+
+impl Contents {
+    fn hashes(&self) -> ContentHashes {
+        ContentHashes {
+            files: self
+                .files
+                .iter()
+                .map(|file| HASHER.hash_one(file))
+                .collect(),
+            cas: self.cas.as_ref().map(|cas| HASHER.hash_one(cas)),
+        }
+    }
 }
 
 /// What the contents of a set make.
@@ -132,12 +153,12 @@ struct LoadedSet {
     made: MadeOfFiles,
     /// The CAs of the system at the start or the last reload, if they count.
     cas: Option<SystemCas>,
-    /// The hash of the contents in use.
-    content: u64,
-    /// The hash of other contents in the last look; zero for a file that cannot be read.
-    seen: Option<u64>,
-    /// The hash of contents that were refused, so that the log says it once.
-    refused: Option<u64>,
+    /// The hashes of the contents in use.
+    content: ContentHashes,
+    /// The hashes of other contents in the last look.
+    seen: Option<ContentHashes>,
+    /// The hashes of contents that were refused, so that the log says it once.
+    refused: Option<ContentHashes>,
 }
 
 /// All sets. It is empty without TLS.
@@ -201,7 +222,7 @@ impl TlsFiles {
             files,
             made,
             cas,
-            content: HASHER.hash_one(&contents),
+            content: contents.hashes(),
             seen: None,
             refused: None,
         });
@@ -299,21 +320,21 @@ impl TlsFiles {
         self.has_files().then_some(next)
     }
 
-    /// A text for each set that names its files, if they have other contents than those in use.
+    /// A text for each set that names those of its files that have other contents than in use.
     /// Other files are a difference of their options.
     pub(crate) fn changes_since(&self, in_use: &TlsFiles) -> Vec<String> {
-        let is_changed = |set: &&LoadedSet| {
+        let changed_files = |set: &LoadedSet| {
             let old = in_use.sets.iter();
             let mut same = old.filter(|old| {
                 old.files.paths() == set.files.paths()
                     && old.files.uses_system_cas() == set.files.uses_system_cas()
             });
-            let first = same.next();
-            first.is_some_and(|first| first.content != set.content)
-                && same.all(|old| old.content != set.content)
+            let first = same.next()?;
+            let is_changed =
+                first.content != set.content && same.all(|old| old.content != set.content);
+            is_changed.then(|| set.files.shown_changes(&first.content, &set.content))
         };
-        let changed = self.sets.iter().filter(is_changed);
-        changed.map(|set| set.files.shown()).collect()
+        self.sets.iter().filter_map(changed_files).collect()
     }
 
     /// Takes what is in use for sets with the same settings and contents, so that clients and
@@ -364,16 +385,16 @@ impl LoadedSet {
         let read = self.files.read(self.cas.as_ref());
         let found = read
             .as_ref()
-            .map_or(0, |contents| HASHER.hash_one(contents));
+            .map_or_else(|_| ContentHashes::default(), Contents::hashes);
         if found == self.content {
             (self.seen, self.refused) = (None, None);
             return false;
         }
-        if self.refused == Some(found) {
+        if self.refused.as_ref() == Some(&found) {
             self.seen = None;
             return false;
         }
-        if self.seen.replace(found) != Some(found) {
+        if self.seen.replace(found.clone()).as_ref() != Some(&found) {
             return false;
         }
         self.seen = None;
@@ -383,9 +404,10 @@ impl LoadedSet {
         });
         match made {
             Ok(made) => {
+                let files = self.files.shown_changes(&self.content, &found);
                 (self.made, self.content, self.refused) = (made, found, None);
                 info!(
-                    files = &*plain(&self.files.shown_paths()),
+                    files = &*plain(&files),
                     "there are new certificates: new connections use them, and those that are up \
                      stay"
                 );
@@ -452,20 +474,21 @@ impl FileSet {
         matches!(self, FileSet::Servers(files, _) if files.verify && files.ca.is_none())
     }
 
-    /// The paths as the log has them.
-    fn shown_paths(&self) -> String {
-        let paths = self.paths().into_iter();
-        let paths: Vec<_> = paths.map(|(_, path)| path.display().to_string()).collect();
-        paths.join(", ")
-    }
-
-    /// The paths and, if they count, the CAs of the system.
-    fn shown(&self) -> String {
-        match (self.uses_system_cas(), self.paths().is_empty()) {
-            (false, _) => self.shown_paths(),
-            (true, true) => "the CAs of the system".to_owned(),
-            (true, false) => format!("{}, the CAs of the system", self.shown_paths()),
+    /// The paths of the files with other contents, as the log has them, and the CAs of the system
+    /// if they are others.
+    fn shown_changes(&self, old: &ContentHashes, new: &ContentHashes) -> String {
+        let mut shown: Vec<String> = Vec::new();
+        for (index, (_, path)) in self.paths().into_iter().enumerate() {
+            let path = path.display().to_string();
+            // A certificate and its key may be one file.
+            if old.files.get(index) != new.files.get(index) && !shown.contains(&path) {
+                shown.push(path);
+            }
         }
+        if old.cas != new.cas {
+            shown.push("the CAs of the system".to_owned());
+        }
+        shown.join(", ")
     }
 
     /// Reads all files.
@@ -544,5 +567,41 @@ impl FileSet {
             None => problem.to_string(),
         };
         TlsFileProblem { option, what }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Only files with other contents are named, each once, and the CAs of the system if they are
+    /// others.
+    #[test]
+    fn changed_files_of_a_set_are_named() {
+        let set = FileSet::Servers(
+            ServerTlsFiles {
+                ca: Some("ca.crt".into()),
+                identity: Some(IdentityFiles {
+                    certificate: "a.pem".into(),
+                    key: "a.pem".into(),
+                }),
+                name: None,
+                verify: true,
+            },
+            vec![0],
+        );
+        let hashes = |files: [u64; 3], cas| ContentHashes {
+            files: files.to_vec(),
+            cas,
+        };
+        let old = hashes([1, 2, 3], None);
+        for (new, shown) in [
+            (hashes([4, 5, 3], None), "a.pem"),
+            (hashes([1, 2, 6], None), "ca.crt"),
+            (hashes([1, 2, 3], Some(7)), "the CAs of the system"),
+            (hashes([4, 5, 6], None), "a.pem, ca.crt"),
+        ] {
+            assert_eq!(set.shown_changes(&old, &new), shown);
+        }
     }
 }

@@ -188,15 +188,20 @@ fn cas_of_the_system_change_at_a_reload() {
     wait_until("the new certificate is found", 3 * SOON, || {
         proxy.log().contains("there are new certificates")
     });
+    let log = proxy.log();
+    let (own_pem, own_key) = (own("own.pem"), own("own.key"));
+    let changed = format!("files=\"{}, {}\"", own_pem.display(), own_key.display());
+    assert!(log.contains(&changed), "{log}");
     for _ in 0..15 {
         let reply = client.call("GET key");
         assert!(reply.error().is_some(), "{reply:?}");
         thread::sleep(Duration::from_millis(100));
     }
     reload(&proxy, &file, &text);
+    // The certificate of respool has not changed since, so it is not named.
     wait_until("the log names the CAs", SOON, || {
         let log = proxy.log();
-        log.contains("the CAs of the system: there are new certificates")
+        log.contains("reload: the CAs of the system: there are new certificates")
     });
     wait_for_trust(&mut client);
 }
