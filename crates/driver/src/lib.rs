@@ -30,7 +30,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 use respool_engine::settings::{Address, PasswordSource, Settings};
-use respool_engine::{Counters, LatencyReport, NoPlaceLeft, PoolPlaces, WorkerId, WorkerReport};
+use respool_engine::{
+    Counters, LatencyReport, NoPlaceLeft, PoolPlaces, Unready, WorkerId, WorkerReport,
+};
 
 pub use child::spawn_tied;
 pub use errors_by_name::ErrorsByName;
@@ -480,18 +482,18 @@ impl Reports {
 /// ended serve on for a while, and count for its successor. Those of a removed pool are left out.
 fn of_config(mut report: WorkerReport, pools: &PoolPlaces) -> WorkerReport {
     let places = pools.of_config();
-    let is_ready = |place: &u16| {
+    let reasons = |place: &u16| {
         let mut place = Some(*place);
         // A report from before a reload has the predecessor of a new pool.
         while let Some(known) = place {
-            match report.pools_ready.get(usize::from(known)) {
-                Some(is_ready) => return *is_ready,
+            match report.pools.get(usize::from(known)) {
+                Some(reasons) => return reasons.clone(),
                 None => place = pools.predecessor(known),
             }
         }
-        false
+        vec![Unready::NoServer { prefix: None }]
     };
-    report.pools_ready = places.iter().map(is_ready).collect();
+    report.pools = places.iter().map(reasons).collect();
     report.servers.retain_mut(|server| {
         let in_effect = pools.in_effect(server.pool as u16);
         let index = places.iter().position(|place| Some(*place) == in_effect);

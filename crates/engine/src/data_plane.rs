@@ -460,6 +460,22 @@ impl DataPlane {
         self.servers.iter().enumerate().any(withdrawn)
     }
 
+    /// Whether the configured login is checked: checks are on, and respool has no users of its own.
+    pub(crate) fn checks_logins(&self) -> bool {
+        self.settings.timeouts.login_check_ms > 0 && self.settings.users.is_empty()
+    }
+
+    /// Whether new sessions must authenticate because this server has withdrawn the configured
+    /// login, and no new password is sought. Without a login in the configuration clients bring
+    /// their own, so the server refuses none of them.
+    pub(crate) fn refuses_newcomers(&self, server: ServerId) -> bool {
+        let state = self.server(server);
+        state.trust.is_withdrawn_for_long(self.now)
+            && state.settings.credentials.is_some()
+            && self.checks_logins()
+            && self.decides_login(server)
+    }
+
     /// Whether all servers of a pool are known.
     pub(crate) fn knows_all(&self, pool: usize) -> bool {
         self.unknown_subpool(pool).is_none()

@@ -25,14 +25,16 @@ use http_body_util::Full;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
 use respool_driver::{OwnListener, Reports};
+use respool_engine::Unready;
 use tracing::warn;
 
 use exposition::Format;
 use http::{Page, Pages};
 use process::ProcessFigures;
 use server_tallies::{SERVERS_KEPT_MAX, ServerTallies};
-use snapshot::{MetricsSnapshot, ready};
+use snapshot::{MetricsSnapshot, unready};
 
+use crate::plain::plain;
 use crate::reload::Reloads;
 pub(crate) use http::CONNECTIONS_MAX;
 
@@ -123,7 +125,7 @@ impl ProcessPages {
     /// The text of `/ready`.
     fn readiness(&self) -> Page {
         let (names, reports) = self.reports.pools_and_workers();
-        let ready = ready(names.len(), &reports);
+        let unready = unready(names.len(), &reports);
         let required = self.reloads.required_pools();
         let pool = |name: String| PoolName {
             is_required: required.contains(&name),
@@ -131,7 +133,7 @@ impl ProcessPages {
         };
         let pools: Vec<PoolName> = names.into_iter().map(pool).collect();
         let draining = self.is_draining.load(Ordering::Acquire);
-        match reasons(&pools, &ready, draining) {
+        match reasons(&pools, &unready, draining) {
             reasons if reasons.is_empty() => page(StatusCode::OK, PLAIN, "ready\n".into()),
             reasons => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN, reasons),
         }
@@ -139,17 +141,40 @@ impl ProcessPages {
 }
 
 /// The reasons why respool is not ready, one a line. Empty: it is ready.
-fn reasons(pools: &[PoolName], ready: &[bool], draining: bool) -> String {
+fn reasons(pools: &[PoolName], unready: &[Vec<Unready>], draining: bool) -> String {
     let mut text = String::new();
     if draining {
         text.push_str("respool is stopping\n");
     }
-    for (pool, is_ready) in pools.iter().zip(ready) {
-        if pool.is_required && !is_ready {
-            text.push_str(&format!("pool {}: no server answers\n", pool.name));
+    for (pool, reasons) in pools.iter().zip(unready) {
+        for reason in reasons.iter().filter(|_| pool.is_required) {
+            text.push_str(&format!("pool {}: {}\n", pool.name, reason_text(reason)));
         }
     }
     text
+}
+
+/// A reason why clients cannot use a pool, in one line.
+fn reason_text(reason: &Unready) -> String {
+    match reason {
+        Unready::NoServer { prefix: None } => "no server answers".to_owned(),
+        Unready::NoServer {
+            prefix: Some(prefix),
+        } if prefix.is_empty() => "no server answers for keys without another prefix".to_owned(),
+        Unready::NoServer {
+            prefix: Some(prefix),
+        } => {
+            let prefix = String::from_utf8_lossy(prefix);
+            format!(
+                "no server answers for keys with the prefix `{}`",
+                plain(&prefix)
+            )
+        }
+        Unready::LoginWithdrawn { server } => {
+            let server = plain(server);
+            format!("{server} does not accept the configured login any more")
+        }
+    }
 }
 
 impl Pages for ProcessPages {
@@ -190,9 +215,10 @@ fn page(status: StatusCode, content_type: &'static str, text: String) -> Page {
 mod tests {
     use super::*;
 
-    /// Each required pool without a server is named; others do not count.
+    /// Each required pool that clients cannot use is named with the reason, and with the prefix if
+    /// it is about one; others do not count.
     #[test]
-    fn readiness_names_each_required_pool_without_a_server() {
+    fn readiness_names_each_required_pool_and_prefix() {
         let pool = |name: &str, is_required| PoolName {
             name: name.into(),
             is_required,
@@ -202,13 +228,27 @@ mod tests {
             pool("jobs", true),
             pool("cache", false),
         ];
-        assert_eq!(reasons(&pools, &[true, true, false], false), "");
+        let down = |prefix: Option<&[u8]>| Unready::NoServer {
+            prefix: prefix.map(<[u8]>::to_vec),
+        };
+        let told = |unready: [Vec<Unready>; 3]| reasons(&pools, &unready, false);
+        assert_eq!(told([vec![], vec![], vec![down(None)]]), "");
         assert_eq!(
-            reasons(&pools, &[true, false, false], false),
+            told([vec![], vec![down(None)], vec![down(None)]]),
             "pool jobs: no server answers\n"
         );
+        let withdrawn = Unready::LoginWithdrawn {
+            server: "a:1".to_owned(),
+        };
+        let of_prefixes = vec![down(Some(b"")), down(Some(b"se\nss:")), withdrawn];
         assert_eq!(
-            reasons(&pools, &[true, true, true], true),
+            told([of_prefixes, vec![], vec![]]),
+            "pool pages: no server answers for keys without another prefix\n\
+             pool pages: no server answers for keys with the prefix `se\\nss:`\n\
+             pool pages: a:1 does not accept the configured login any more\n"
+        );
+        assert_eq!(
+            reasons(&pools, &[vec![], vec![], vec![]], true),
             "respool is stopping\n"
         );
     }

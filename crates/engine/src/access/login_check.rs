@@ -85,11 +85,17 @@ impl Access {
     pub(crate) fn tick_login_checks(&mut self, plane: &mut DataPlane) {
         self.release_waiting(plane);
         let every_ms = plane.settings.timeouts.login_check_ms;
-        if !are_logins_checked(plane) || plane.sessions.len() == 0 {
+        if !plane.checks_logins() {
             return;
         }
+        let has_sessions = plane.sessions.len() > 0;
         for index in 0..plane.servers.len() {
             let server = ServerId(index as u16);
+            // While respool is not ready for want of a login, no client may come. Only a check
+            // then finds that the server accepts the login again.
+            if !has_sessions && !plane.refuses_newcomers(server) {
+                continue;
+            }
             let is_due = plane.server(server).trust.is_check_due(plane.now, every_ms);
             if is_due && self.is_checked(plane, server) {
                 self.check_login(plane, server);
@@ -99,7 +105,7 @@ impl Access {
 
     /// Checks whether a server accepts the login, even if the last check was a moment ago.
     pub(crate) fn check_login_now(&mut self, plane: &mut DataPlane, server: ServerId) {
-        if are_logins_checked(plane)
+        if plane.checks_logins()
             && plane.sessions.len() > 0
             && plane.server(server).trust.is_check_due(plane.now, 0)
             && self.is_checked(plane, server)
@@ -130,7 +136,7 @@ impl Access {
         let Some(session) = plane.sessions.get(id) else {
             return;
         };
-        if !are_logins_checked(plane) {
+        if !plane.checks_logins() {
             return;
         }
         let (pool, came) = (usize::from(session.pool), session.accepted_at);
@@ -154,7 +160,7 @@ impl Access {
         let Some(session) = plane.sessions.get(id) else {
             return false;
         };
-        if session.user != CONFIGURED || !are_logins_checked(plane) {
+        if session.user != CONFIGURED || !plane.checks_logins() {
             return false;
         }
         let (pool, came, now) = (usize::from(session.pool), session.accepted_at, plane.now);
@@ -206,7 +212,7 @@ impl Access {
 
     fn release_newcomers(&mut self, plane: &mut DataPlane) {
         // Other settings may have ended the checks.
-        let checks = are_logins_checked(plane);
+        let checks = plane.checks_logins();
         for id in std::mem::take(&mut self.login_probes.newcomers) {
             let Some(session) = plane.sessions.get(id) else {
                 continue;
@@ -307,7 +313,7 @@ impl Access {
     /// pinned link or subscriptions would never be asked, so it is closed.
     fn require_logins(&mut self, plane: &mut DataPlane, server: ServerId, since: Time) {
         // Without checks the last accepted answer may be that of a handshake days ago.
-        if !are_logins_checked(plane) {
+        if !plane.checks_logins() {
             return;
         }
         let pool = plane.pool_of(server).parent;
@@ -404,11 +410,6 @@ pub(crate) fn may_change_logins(command: CommandId) -> bool {
         command,
         id::CONFIG_SET | id::ACL_SETUSER | id::ACL_DELUSER | id::ACL_LOAD
     )
-}
-
-/// Whether the configured login is checked: checks are on, and respool has no users of its own.
-fn are_logins_checked(plane: &DataPlane) -> bool {
-    plane.settings.timeouts.login_check_ms > 0 && plane.settings.users.is_empty()
 }
 
 #[cfg(test)]

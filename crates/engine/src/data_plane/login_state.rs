@@ -61,6 +61,11 @@ impl LoginState {
         self.state == LoginPhase::Withdrawn
     }
 
+    /// Whether the login is withdrawn, and no new password is sought.
+    pub(crate) fn is_withdrawn_for_long(&self, now: Time) -> bool {
+        self.is_withdrawn() && !self.is_sought(now)
+    }
+
     /// Whether a check may be asked: the last one is answered and at least this old.
     pub(crate) fn is_check_due(&self, now: Time, every_ms: u32) -> bool {
         self.checking.is_none() && now.since_ms(self.checked_at) >= u64::from(every_ms)

@@ -11,13 +11,29 @@ use crate::data_plane::flush_rule::Usage;
 pub struct WorkerReport {
     /// The driver's last measurement of the worker's thread.
     pub usage: Option<Usage>,
-    /// For each pool of the settings: whether keys of each of its subpools have a server that
-    /// answers.
-    pub pools_ready: Vec<bool>,
+    /// For each pool of the settings the reasons why clients cannot use it; empty if they can.
+    pub pools: Vec<Vec<Unready>>,
     /// The servers of all pools, at most [`SERVERS_REPORTED_MAX`].
     pub servers: Vec<ServerReport>,
     /// Servers that found no place in `servers`.
     pub servers_left_out: usize,
+}
+
+/// Why clients cannot use a pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unready {
+    /// No server answers for keys of a subpool.
+    NoServer {
+        /// The prefix of these keys; empty: keys without another prefix. `None`: the pool has no
+        /// prefixes.
+        prefix: Option<Vec<u8>>,
+    },
+    /// A server that accepted the configured login refuses it now. Old sessions keep their links,
+    /// and new ones must authenticate.
+    LoginWithdrawn {
+        /// Its address, as INFO shows it.
+        server: String,
+    },
 }
 
 /// A server as one worker knows it.
@@ -41,6 +57,8 @@ pub struct ServerReport {
     pub failures_total: u64,
     /// Connections that were lost.
     pub lost_total: u64,
+    /// Whether it has withdrawn the configured login, so that new sessions must authenticate.
+    pub login_withdrawn: bool,
     /// The slots that it owns; `None` outside of Clusters.
     pub slots: Option<u32>,
     /// The longest time that the next batch of a busy link to it may wait, microseconds.
@@ -82,8 +100,13 @@ impl WorkerReport {
     /// Empties the report. `servers` keeps its entries, whose buffers [`WorkerReport::next_server`]
     /// uses again.
     pub(crate) fn begin(&mut self) {
-        self.pools_ready.clear();
+        self.pools.clear();
         self.servers_left_out = 0;
+    }
+
+    /// Whether clients can use a pool; `None`: the report does not have it.
+    pub fn is_ready(&self, pool: usize) -> Option<bool> {
+        self.pools.get(pool).map(Vec::is_empty)
     }
 
     /// The place of the server number `index`, with the values of an earlier report. `None`: the

@@ -2,10 +2,11 @@
 
 use std::fmt::Write as _;
 
+use crate::base::settings::PoolKind;
 use crate::data_plane::DataPlane;
 use crate::data_plane::link::{LinkRole, LinkState};
 use crate::data_plane::server::Server;
-use crate::data_plane::worker_report::{ServerEntry, ServerReport, WorkerReport};
+use crate::data_plane::worker_report::{ServerEntry, ServerReport, Unready, WorkerReport};
 use crate::discovery::Discovery;
 use crate::limits::SERVERS_SHOWN_MAX;
 use crate::routing::pool::ServerId;
@@ -80,15 +81,22 @@ impl Discovery {
     /// Writes the state of all pools and servers into `report`.
     pub(crate) fn report(&self, plane: &DataPlane, report: &mut WorkerReport) {
         report.begin();
+        let ids = (0..plane.servers.len() as u16).map(ServerId);
+        let withdrawn: Vec<ServerId> = ids
+            .filter(|server| plane.refuses_newcomers(*server))
+            .collect();
         for pool in 0..plane.settings.pools.len() {
             // A predecessor serves until the pool answers.
             let serving = plane.server_until_ready(pool as u16);
             let serving = serving.map_or(pool, usize::from);
-            let subpools = plane.pools.subpools_of(serving).iter();
-            let is_ready = subpools
-                .map(|subpool| plane.pools[usize::from(*subpool)].servers())
-                .all(|servers| servers.iter().any(|server| plane.is_alive(*server)));
-            report.pools_ready.push(is_ready);
+            let mut reasons = without_server(plane, serving);
+            let of_pool =
+                |server: &&ServerId| usize::from(plane.pool_of(**server).parent) == serving;
+            reasons.extend(withdrawn.iter().filter(of_pool).map(|server| {
+                let server = plane.server(*server).label.clone();
+                Unready::LoginWithdrawn { server }
+            }));
+            report.pools.push(reasons);
         }
         let seen = standings(plane);
         let slots = self.slots_of_servers(plane);
@@ -126,6 +134,7 @@ impl Discovery {
         place.in_flight = seen.in_flight;
         place.failures_total = server.health.failures_total;
         place.lost_total = server.health.lost_total;
+        place.login_withdrawn = plane.refuses_newcomers(id);
         place.slots = slots;
         place.wait_us = plane.pool_of(id).flush.wait_us(server.load.wait_us());
         place.cpu = server.load.cpu();
@@ -172,6 +181,26 @@ impl Discovery {
         }
         slots
     }
+}
+
+/// The subpools of a pool for whose keys no server answers.
+fn without_server(plane: &DataPlane, pool: usize) -> Vec<Unready> {
+    let answers = |subpool: u16| {
+        let mut servers = plane.pools[usize::from(subpool)].servers().iter();
+        servers.any(|server| plane.is_alive(*server))
+    };
+    let prefix = |index: usize| match &plane.settings.pools.get(pool)?.kind {
+        // The first subpool is for all other keys.
+        PoolKind::ByPrefix { .. } if index == 0 => Some(Vec::new()),
+        PoolKind::ByPrefix { subpools } => Some(subpools.get(index)?.prefix.clone()),
+        _ => None,
+    };
+    let subpools = plane.pools.subpools_of(pool).iter().enumerate();
+    let silent = subpools.filter(|(_, subpool)| !answers(**subpool));
+    let reasons = silent.map(|(index, _)| Unready::NoServer {
+        prefix: prefix(index),
+    });
+    reasons.collect()
 }
 
 /// The state of each server as its links show it.

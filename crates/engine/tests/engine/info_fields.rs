@@ -101,7 +101,7 @@ fn worker_report_agrees_with_info() {
     );
     assert!(info.contains(&line), "{line} is not in {info}");
     assert_eq!((server.state, server.pool), ("up", 0));
-    assert_eq!(report.pools_ready, [true]);
+    assert_eq!(report.is_ready(0), Some(true));
     assert_eq!(report.servers_left_out, 0);
 }
 
@@ -128,18 +128,18 @@ fn pool_is_unready_when_the_next_attempt_fails() {
     let report = report_of(&world);
     assert_eq!(report.servers[0].lost_total, 1);
     assert_eq!(report.servers[0].state, "connecting");
-    assert_eq!(report.pools_ready, [true]);
+    assert_eq!(report.is_ready(0), Some(true));
     let [link] = world.connecting()[..] else {
         panic!("the link connects again");
     };
     world.lose(link);
     assert_eq!(report_of(&world).servers[0].failures_total, 1);
     while world.connecting().is_empty() {
-        assert_eq!(report_of(&world).pools_ready, [false]);
+        assert_eq!(report_of(&world).is_ready(0), Some(false));
         world.wait_ms(TICK_MS);
     }
     world.up(link);
-    assert_eq!(report_of(&world).pools_ready, [true]);
+    assert_eq!(report_of(&world).is_ready(0), Some(true));
 }
 
 /// An attempt that takes long makes the pool unready before it fails.
@@ -149,9 +149,9 @@ fn pool_is_unready_while_an_attempt_takes_long() {
     world.wait_ms(200);
     let report = report_of(&world);
     assert_eq!(report.servers[0].state, "connecting");
-    assert_eq!(report.pools_ready, [false]);
+    assert_eq!(report.is_ready(0), Some(false));
     world.connect();
-    assert_eq!(report_of(&world).pools_ready, [true]);
+    assert_eq!(report_of(&world).is_ready(0), Some(true));
 }
 
 /// A server that closes each new connection is not ready in the back-off between them.
@@ -160,5 +160,5 @@ fn pool_is_unready_while_a_young_link_rests() {
     let world = lost_link(0);
     let report = report_of(&world);
     assert_eq!(report.servers[0].state, "backoff");
-    assert_eq!(report.pools_ready, [false]);
+    assert_eq!(report.is_ready(0), Some(false));
 }

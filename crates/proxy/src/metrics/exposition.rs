@@ -308,7 +308,7 @@ mod tests {
         });
         let report = WorkerReport {
             servers: servers.collect(),
-            pools_ready: vec![true],
+            pools: vec![Vec::new()],
             ..WorkerReport::default()
         };
         let counters = Counters {

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use respool_driver::ErrorsByName;
 use respool_engine::{
-    Counters, LatencyReport, ReloadReport, ServerCpu, ServerReport, Time, Usage, WorkerReport,
+    Counters, LatencyReport, ReloadReport, ServerCpu, ServerReport, Time, Unready, Usage,
+    WorkerReport,
 };
 
 use super::process::ProcessFigures;
@@ -69,7 +70,7 @@ pub(crate) struct MetricsSnapshot {
 pub(crate) struct PoolFigures {
     /// Its name.
     pub(crate) name: String,
-    /// Whether a server answers.
+    /// Whether clients can use it: servers answer, and accept the configured login.
     pub(crate) is_ready: bool,
     /// Its servers that no worker reaches, by role, those beyond [`SERVERS_NAMED_MAX`] included.
     pub(crate) down: [(&'static str, u64); ROLES.len()],
@@ -103,6 +104,8 @@ pub(crate) struct ServerTotals {
     pub(crate) failures_total: u64,
     /// Connections that were lost, by [`ServerTallies`].
     pub(crate) lost_total: u64,
+    /// Servers that have withdrawn the configured login, as a worker knows: 0 or 1 for one server.
+    pub(crate) login_withdrawn: u64,
     /// Slots that it owns.
     pub(crate) slots: Option<u32>,
     /// The longest wait of a batch, microseconds.
@@ -126,6 +129,7 @@ impl ServerTotals {
         self.up = u64::from(self.state == STATES[0]);
         self.links += report.links;
         self.in_flight += report.in_flight;
+        self.login_withdrawn = self.login_withdrawn.max(report.login_withdrawn.into());
         self.slots = self.slots.max(report.slots);
         self.wait_us = self.wait_us.max(report.wait_us);
         self.latency_us = match (self.latency_us, report.latency_us) {
@@ -148,6 +152,7 @@ impl ServerTotals {
         self.up += other.up;
         self.links += other.links;
         self.in_flight += other.in_flight;
+        self.login_withdrawn += other.login_withdrawn;
         self.slots = match (self.slots, other.slots) {
             (Some(a), Some(b)) => Some(a.saturating_add(b)),
             (a, b) => a.or(b),
@@ -200,11 +205,11 @@ impl MetricsSnapshot {
             let key = (report.pool, shown_name(report));
             servers.entry(key).or_default().add_report(report);
         }
-        let is_ready = ready(pools.len(), reports);
-        for (name, is_ready) in pools.iter().zip(is_ready) {
+        let unready = unready(pools.len(), reports);
+        for (name, reasons) in pools.iter().zip(unready) {
             snapshot.pools.push(PoolFigures {
                 name: name.clone(),
-                is_ready,
+                is_ready: reasons.is_empty(),
                 down: ROLES.map(|role| (role, 0)),
             });
         }
@@ -256,13 +261,27 @@ impl MetricsSnapshot {
     }
 }
 
-/// Whether each of `count` pools is ready: a worker says so.
-pub(crate) fn ready(count: usize, reports: &[WorkerReport]) -> Vec<bool> {
-    let is_ready = |pool: usize| {
-        let mut said = reports.iter().map(|report| report.pools_ready.get(pool));
-        said.any(|ready| ready == Some(&true))
+/// The reasons why each of `count` pools is not ready; empty if it is. One worker that reaches all
+/// subpools is enough. One that knows of a withdrawn login is enough to say so: the others have no
+/// sessions, so they have not asked.
+pub(crate) fn unready(count: usize, reports: &[WorkerReport]) -> Vec<Vec<Unready>> {
+    let of_pool = |pool: usize| {
+        let said = reports.iter().filter_map(|report| report.pools.get(pool));
+        let is_down = |reason: &&Unready| matches!(reason, Unready::NoServer { .. });
+        let down = said.clone().map(|reasons| reasons.iter().filter(is_down));
+        let least = down.min_by_key(|reasons| reasons.clone().count());
+        let mut all: Vec<Unready> = match least {
+            Some(reasons) => reasons.cloned().collect(),
+            None => vec![Unready::NoServer { prefix: None }],
+        };
+        for reason in said.flatten().filter(|reason| !is_down(reason)) {
+            if !all.contains(reason) {
+                all.push(reason.clone());
+            }
+        }
+        all
     };
-    (0..count).map(is_ready).collect()
+    (0..count).map(of_pool).collect()
 }
 
 #[cfg(test)]
@@ -296,18 +315,19 @@ mod tests {
             let system_s = 0.0;
             Some((Time(at), ServerCpu { user_s, system_s }))
         };
-        let of = |state, cpu, ready| WorkerReport {
+        let down = || vec![Unready::NoServer { prefix: None }];
+        let of = |state, cpu, reasons| WorkerReport {
             servers: vec![ServerReport {
                 cpu,
                 ..report("a:1", state)
             }],
-            pools_ready: vec![ready],
+            pools: vec![reasons],
             ..WorkerReport::default()
         };
         let reports = [
-            of("backoff", cpu(9, 7.0), false),
-            of("up", cpu(5, 8.0), true),
-            of("connecting", None, false),
+            of("backoff", cpu(9, 7.0), down()),
+            of("up", cpu(5, 8.0), Vec::new()),
+            of("connecting", None, down()),
         ];
         let snapshot = snapshot_of(&reports);
         let pool = &snapshot.pools[0];
@@ -316,7 +336,37 @@ mod tests {
         assert_eq!((server.state, server.up), ("up", 1));
         assert_eq!((server.links, server.failures_total), (6, 9));
         assert_eq!(server.cpu_answer, cpu(5, 8.0));
-        assert_eq!(ready(2, &reports), [true, false]);
+        assert_eq!(unready(2, &reports), [Vec::new(), down()]);
+    }
+
+    /// Of workers that reach only some subpools, the one that reaches the most tells the rest. A
+    /// login that one worker found withdrawn is a reason, too.
+    #[test]
+    fn reasons_of_workers_are_put_together() {
+        let down = |prefix: &[u8]| Unready::NoServer {
+            prefix: Some(prefix.to_vec()),
+        };
+        let withdrawn = || Unready::LoginWithdrawn {
+            server: "a:1".to_owned(),
+        };
+        let of = |reasons: Vec<Unready>| WorkerReport {
+            pools: vec![reasons],
+            ..WorkerReport::default()
+        };
+        for (workers, expected) in [
+            (
+                vec![vec![down(b""), down(b"p")], vec![down(b"p")]],
+                vec![down(b"p")],
+            ),
+            (
+                vec![vec![], vec![down(b"p"), withdrawn()], vec![withdrawn()]],
+                vec![withdrawn()],
+            ),
+            (vec![], vec![Unready::NoServer { prefix: None }]),
+        ] {
+            let reports: Vec<WorkerReport> = workers.into_iter().map(of).collect();
+            assert_eq!(unready(1, &reports), [expected]);
+        }
     }
 
     /// Of two recent answers about CPU time the greater one counts, whichever came first. A server

@@ -424,7 +424,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     // Pools and servers.
     MetricFamily {
         kind: MetricKind::Gauge,
-        help: "1 if a server of the pool answers, with prefixes one for each of them; else 0.",
+        help: "1 if a server of the pool answers, with prefixes one for each of them, and none has \
+               withdrawn the configured login; else 0.",
         source: MetricSource::PoolReady,
         ..counter("respool_pool_ready", "")
     },
@@ -442,6 +443,14 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
          servers.",
         &["state", "respool_servers"],
         |server| Some(server.up as f64),
+    ),
+    server(
+        "respool_server_login_withdrawn",
+        (MetricKind::Gauge, ""),
+        "1 if the server accepted the configured login before and refuses it now, so that new \
+         sessions must authenticate; else 0. For `other`: the number of such servers.",
+        &["login"],
+        |server| Some(server.login_withdrawn as f64),
     ),
     MetricFamily {
         kind: MetricKind::Info,
@@ -694,10 +703,6 @@ pub(crate) static LEFT_OUT: &[(&str, &str)] = &[
         "It is about the connection that asks, and a scrape has no worker.",
     ),
     ("respool_renamed_fields", "Metrics have no old names."),
-    (
-        "login",
-        "It is a word about one worker's knowledge. The log names a server that refuses the login.",
-    ),
     (
         "failures",
         "It goes back to 0 at each answer. The rate of respool_server_connect_failures_total tells \

@@ -183,8 +183,8 @@ pub(super) const LOGIN_CHECK_MS: Opt = Opt {
     more: "A server keeps the connections that it has accepted, even if it requires a password \
            from then on, has a new one, or has disabled the user. Once respool finds out, new \
            sessions must authenticate. Older sessions keep their links, as they would keep their \
-           connections. Each worker checks on a connection of its own, while it has sessions, and \
-           not if `password` or `user` is set.",
+           connections. Each worker checks on a connection of its own, while it has sessions or \
+           knows that the login is refused, and not if `password` or `user` is set.",
     example: "200",
     at_reload: AtReload::Applies,
     ..OPTION

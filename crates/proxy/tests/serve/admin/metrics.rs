@@ -8,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_testkit::client::{Client, Reply};
-use respool_testkit::servers::{Proxy, ServerProcess, any_server};
+use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
+use respool_testkit::time::wait_until;
 
 use crate::target::{Options, Target, proxied, respool};
 
@@ -379,6 +380,77 @@ fn server_with_passwords_of_clients_is_ready() {
     wait_for_status(pages, 503);
     server.restart().expect("the port is free");
     wait_for_status(pages, 200);
+}
+
+/// A server that withdraws the configured login keeps old links up, and refuses new clients. So
+/// respool is not ready, and the figures name the server. Without clients respool finds out, too,
+/// that the server accepts the login again.
+#[test]
+fn withdrawn_login_is_not_ready() {
+    let server = ServerProcess::start::<&str>(&any_server(), &[]).expect("a server");
+    let mut direct = Client::connect(server.address());
+    let set = "ACL SETUSER app on >first ~* &* +@all";
+    assert_eq!(direct.call(set), Reply::ok());
+    let backend = format!("--backend=redis://app:first@{}", server.address());
+    let args = ["--threads=2", "--metrics-listen=127.0.0.1:0", &backend];
+    let proxy = Proxy::start(&respool(), &args).expect("respool starts");
+    let pages = pages_of(&proxy);
+    let mut old = Client::connect(proxy.address());
+    assert_eq!(old.call("SET key value"), Reply::ok());
+    let address = server.address().to_string();
+    let figures = |expected: [f64; 3]| {
+        let samples = parse(&get(pages, "/metrics").body);
+        let of_server = [("pool", "default"), ("server", address.as_str())];
+        let found = [
+            value_of(&samples, "respool_pool_ready", &of_server[..1]),
+            value_of(&samples, "respool_server_up", &of_server),
+            value_of(&samples, "respool_server_login_withdrawn", &of_server),
+        ];
+        assert_eq!(found, expected);
+    };
+    wait_for_status(pages, 200);
+    figures([1.0, 1.0, 0.0]);
+    // A check has to be good after the session came, or the session is closed, too.
+    thread::sleep(Duration::from_millis(1_200));
+    let change = "ACL SETUSER app <first >second";
+    assert_eq!(direct.call(change), Reply::ok());
+    let page = wait_for_status(pages, 503);
+    let reason = "does not accept the configured login any more";
+    assert_eq!(page.body, format!("pool default: {address} {reason}\n"));
+    figures([0.0, 1.0, 1.0]);
+    assert_eq!(old.call("GET key"), Reply::bulk("value"));
+    drop(old);
+    thread::sleep(Duration::from_millis(1_500));
+    assert_eq!(get(pages, "/ready").status, 503);
+    assert_eq!(direct.call("ACL SETUSER app >first"), Reply::ok());
+    wait_for_status(pages, 200);
+    figures([1.0, 1.0, 0.0]);
+}
+
+/// Where the server of a prefix is down, `/ready` names the prefix: the other servers answer.
+#[test]
+fn readiness_names_the_prefix_without_a_server() {
+    let server = ServerProcess::start::<&str>(&any_server(), &[]).expect("a server");
+    let down = ReservedPort::new().expect("a free port");
+    let folder = tempfile::tempdir().expect("a directory");
+    let file = folder.path().join("respool.toml");
+    let proxy = Proxy::start_with(&respool(), |port| {
+        let text = format!(
+            "threads = 1\nmetrics-listen = '127.0.0.1:0'\n[pool.two]\nlisten = '127.0.0.1:{port}'\n\
+             backend = 'redis://{}'\n[pool.two.prefixes]\n'sess:' = 'redis://127.0.0.1:{}'\n",
+            server.address(),
+            down.port,
+        );
+        std::fs::write(&file, text).expect("a new directory can be changed");
+        vec!["--config".into(), file.display().to_string()]
+    });
+    let proxy = proxy.expect("respool starts");
+    let page = wait_for_status(pages_of(&proxy), 503);
+    let reason = "no server answers for keys with the prefix `sess:`";
+    wait_until("only the prefix is named", SOON, || {
+        get(pages_of(&proxy), "/ready").body == format!("pool two: {reason}\n")
+    });
+    assert!(page.body.contains(reason), "{}", page.body);
 }
 
 /// A pool that is not required keeps respool ready while it has no server.
