@@ -11,6 +11,7 @@
 
 mod control;
 mod difference;
+mod host_names;
 mod set_values;
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -33,6 +34,7 @@ use crate::tls_files::CertificateExpiry;
 
 pub(crate) use control::{ask as ask_process, listen as listen_for_control};
 use difference::{ConfigDifference, differences};
+use host_names::unknown_names;
 use set_values::SetValues;
 
 /// The pause between two reloads by signals. A storm of signals is one reload for each pause.
@@ -334,6 +336,10 @@ impl Reloads {
             is_news,
             lines,
         };
+        let unknown = unknown_names(&state.current, &new);
+        if !unknown.is_empty() {
+            return Err(unknown.iter().map(Problem::to_string).collect());
+        }
         match mode {
             ReloadMode::Check => {}
             // A command that has run may have named another lifetime.

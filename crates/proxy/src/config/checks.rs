@@ -185,6 +185,31 @@ impl Resolved {
         }
     }
 
+    /// A problem of the servers of a pool, at the place of their URL. `prefix`: of their keys.
+    pub(crate) fn problem_of_servers(
+        &self,
+        pool: &PoolConfig,
+        prefix: Option<&str>,
+        what: String,
+    ) -> Problem {
+        let mut named = self.values.pools.iter();
+        let Some(named) = named.find(|named| Some(&named.name) == pool.name.as_ref()) else {
+            return Problem::of_option("backend", self.place("backend"), what);
+        };
+        let name = Some(named.name.as_str());
+        let mut parts = named.prefixes.iter();
+        match parts.find(|part| Some(part.prefix.as_str()) == prefix) {
+            Some(part) => {
+                let what = format!("`{}`: {what}", part.prefix);
+                pool_problem(name, "prefixes", &part.place, what)
+            }
+            None => {
+                let place = named.backend.as_ref().map(|(_, place)| place);
+                pool_problem(name, "backend", place.unwrap_or(&named.place), what)
+            }
+        }
+    }
+
     /// Checks that there are links for all servers. Each server needs one for each version of the
     /// protocol, and each Sentinel that respool subscribes to needs one.
     pub(super) fn check_links(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {

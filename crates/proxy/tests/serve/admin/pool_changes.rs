@@ -141,6 +141,48 @@ fn wait_until_blocked(server: &ServerProcess) {
     });
 }
 
+/// A host name without an address refuses the reload, with its place: nothing changes, and no
+/// outage begins. `--check` says the same.
+#[test]
+fn name_without_an_address_refuses_the_reload() {
+    let old = server();
+    let lines = "outage-hold-ms = 100\n";
+    let served = Served::start_with(lines, &url(&old));
+    let mut client = Client::connect(served.proxy.address());
+    let second = pool("other", served.second.port, "redis://nohost.invalid", "");
+    for pools in [
+        served.main_at("redis://nohost.invalid"),
+        served.main_at(&url(&old)) + &second,
+    ] {
+        let problems = served.reload_with(lines, &pools).expect_err("no address");
+        let checked = Command::new(respool())
+            .args(["reload", "--check", "--config"])
+            .arg(served.file())
+            .output()
+            .expect("respool runs");
+        assert_eq!(checked.status.code(), Some(1));
+        for text in [problems, String::from_utf8_lossy(&checked.stderr).into()] {
+            assert!(text.contains("no address of `nohost.invalid`"), "{text}");
+            assert!(text.contains("respool.toml:"), "{text}");
+            assert!(text.contains("nothing was reloaded"), "{text}");
+        }
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(client.call("SET key value"), Reply::ok());
+    }
+    assert_eq!(counter(&mut client, "config_reload_failures"), 2);
+    assert_eq!(counter(&mut client, "config_epoch"), 0);
+}
+
+/// A name that was unknown at the start keeps no reload of other options out.
+#[test]
+fn names_of_pools_that_stay_are_not_looked_up() {
+    let served = Served::start("redis://nohost.invalid");
+    let pools = served.main_at("redis://nohost.invalid");
+    let done = served.reload_with("max-delay-us = 300\n", &pools);
+    let lines = done.unwrap_or_else(|lines| panic!("{lines}"));
+    assert!(lines.contains("max-delay-us: 200 becomes 300"), "{lines}");
+}
+
 /// A new pool serves in every worker right after the reload. When it is removed, its sessions are
 /// closed and its port is free; the other pool does not notice.
 #[test]

@@ -1,0 +1,252 @@
+//! The look-up of host names before a reload: a pool whose servers cannot be found would begin an
+//! outage.
+//!
+//! Only names of pools that the reload adds or changes are looked up. A pool that stays keeps its
+//! links, and a resolver that is away for a moment must not keep other changes from it.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, ToSocketAddrs};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use respool_engine::settings::Address;
+
+use super::{Loaded, lock};
+use crate::backend::BackendUrl;
+use crate::config::{Backend, PoolConfig};
+use crate::problem::Problem;
+use crate::remedy::thread_remedy;
+
+/// How long a reload waits for the addresses of all names together.
+pub(super) const LOOK_UPS_WAIT: Duration = Duration::from_secs(5);
+
+/// The most look-ups at once. Each has a thread, which ends when the system's resolver does.
+const LOOK_UPS_MAX: usize = 16;
+
+/// What a look-up found: `Err` says why there is no address.
+type Found = Result<(), String>;
+
+/// Looks up one name. The system's resolver may block.
+type LookUp = fn(&str) -> Found;
+
+/// Problems of host names without an address in pools that differ from those in effect.
+pub(super) fn unknown_names(current: &Loaded, new: &Loaded) -> Vec<Problem> {
+    problems_of_names(current, new, look_up, LOOK_UPS_WAIT)
+}
+
+fn problems_of_names(
+    current: &Loaded,
+    new: &Loaded,
+    look_up: LookUp,
+    wait: Duration,
+) -> Vec<Problem> {
+    let changed = changed_pools(&current.config.pools, &new.config.pools);
+    let mut named: Vec<(&PoolConfig, Option<&str>, &str)> = Vec::new();
+    for pool in changed {
+        for (prefix, url) in urls(pool) {
+            let names = url.addresses().into_iter().filter_map(host_name);
+            named.extend(names.map(|name| (pool, prefix, name)));
+        }
+    }
+    let found = look_up_all(named.iter().map(|(.., name)| *name), look_up, wait);
+    let mut problems = Vec::new();
+    for (pool, prefix, name) in named {
+        let reason = match found.get(name) {
+            Some(Ok(())) => continue,
+            Some(Err(reason)) => reason.clone(),
+            None => format!("no answer within {} s", wait.as_secs()),
+        };
+        let what = format!(
+            "no address of `{name}` is found: {reason}; check the name and the resolver, or give \
+             an IP address"
+        );
+        let problem = new.resolved.problem_of_servers(pool, prefix, what);
+        if !problems.contains(&problem) {
+            problems.push(problem);
+        }
+    }
+    problems
+}
+
+/// The pools that are new, or have other servers than the pool of the same name.
+fn changed_pools<'a>(
+    old: &'a [PoolConfig],
+    new: &'a [PoolConfig],
+) -> impl Iterator<Item = &'a PoolConfig> {
+    let servers = |pool: &PoolConfig| -> Vec<_> {
+        let urls = urls(pool);
+        urls.map(|(prefix, url)| (prefix.map(str::to_owned), url.without_renewable_passwords()))
+            .collect()
+    };
+    new.iter().filter(move |pool| {
+        let mut old = old.iter();
+        let same = old.find(|other| other.name == pool.name);
+        same.is_none_or(|same| servers(same) != servers(pool))
+    })
+}
+
+/// The URLs of a pool, each with its prefix; `None`: of the other keys.
+fn urls(pool: &PoolConfig) -> impl Iterator<Item = (Option<&str>, &BackendUrl)> {
+    let backend = match &pool.backend {
+        Backend::Server(url) => Some((None, &**url)),
+        Backend::Spawn(_) => None,
+    };
+    let prefixes = pool.prefixes.iter();
+    let prefixes = prefixes.map(|part| (Some(part.prefix.as_str()), &part.url));
+    backend.into_iter().chain(prefixes)
+}
+
+/// The name in an address that has to be looked up.
+fn host_name(address: &Address) -> Option<&str> {
+    match address {
+        Address::Tcp { host, .. } if host.parse::<IpAddr>().is_err() => Some(host),
+        _ => None,
+    }
+}
+
+fn look_up(name: &str) -> Found {
+    let addresses = (name, 0).to_socket_addrs().map(|mut found| found.next());
+    let none = || io::Error::other("the resolver knows none");
+    match addresses.and_then(|first| first.ok_or_else(none)) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// The results of the look-ups that end in time.
+fn look_up_all<'a>(
+    names: impl Iterator<Item = &'a str>,
+    look_up: LookUp,
+    wait: Duration,
+) -> BTreeMap<String, Found> {
+    let mut waiting: Vec<String> = names.map(str::to_owned).collect();
+    waiting.sort();
+    waiting.dedup();
+    let (count, deadline) = (waiting.len(), Instant::now() + wait);
+    let waiting = Arc::new(Mutex::new(waiting));
+    let (send, results) = mpsc::channel();
+    let mut found = BTreeMap::new();
+    for _ in 0..count.min(LOOK_UPS_MAX) {
+        let (of_thread, send) = (waiting.clone(), send.clone());
+        let thread = thread::Builder::new().name("look-up".into());
+        let spawned = thread.spawn(move || {
+            // The lock ends with each call, so that threads look up side by side.
+            let next = || lock(&of_thread).pop();
+            while let Some(name) = next() {
+                let result = look_up(&name);
+                if send.send((name, result)).is_err() {
+                    return;
+                }
+            }
+        });
+        let Err(error) = spawned else { continue };
+        let reason = format!("no thread can be started: {error}{}", thread_remedy(&error));
+        if let Some(name) = lock(&waiting).pop() {
+            found.insert(name, Err(reason));
+        }
+    }
+    drop(send);
+    while found.len() < count {
+        match results.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Ok((name, result)) => found.insert(name, result),
+            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
+        };
+    }
+    // Threads that hang take no more names.
+    lock(&waiting).clear();
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::passwords::RenewablePasswords;
+    use crate::raw::RawConfig;
+
+    fn loaded(file: &str) -> Loaded {
+        let mut raw = RawConfig::default();
+        raw.add_toml("r.toml", file);
+        let (config, resolved) = Config::resolve_again(raw, &RenewablePasswords::default())
+            .unwrap_or_else(|problems| panic!("{problems:?}"));
+        Loaded { config, resolved }
+    }
+
+    /// Names that begin with `no` have no address, and names that begin with `slow` hang.
+    fn resolver(name: &str) -> Found {
+        if name.starts_with("slow") {
+            thread::sleep(Duration::from_secs(30));
+        }
+        match name.starts_with("no") {
+            true => Err("unknown".into()),
+            false => Ok(()),
+        }
+    }
+
+    fn problems(old: &str, new: &str) -> Vec<String> {
+        let wait = Duration::from_secs(1);
+        let found = problems_of_names(&loaded(old), &loaded(new), resolver, wait);
+        found.iter().map(Problem::to_string).collect()
+    }
+
+    /// A name without an address is a problem at its place, in every kind of URL. Names of pools
+    /// that stay are not looked up.
+    #[test]
+    fn name_without_an_address_is_a_problem_at_its_place() {
+        let pool =
+            |name: &str, rest: &str| format!("[pool.{name}]\nlisten = '127.0.0.1:1'\n{rest}\n");
+        let stays = pool("stays", "backend = 'redis://no.stays'\nfuse = false");
+        let other = stays.replace("false", "true");
+        let prefixes = "backend = 'redis://10.0.0.1'\n[pool.a.prefixes]\np = 'redis://no.prefix'";
+        for (old, new, expected) in [
+            (String::new(), "backend = 'redis://a'".into(), vec![]),
+            (
+                String::new(),
+                "backend = 'redis://no.host'".into(),
+                vec!["r.toml:1:1: backend: no address of `no.host` is found: unknown; "],
+            ),
+            (stays.clone(), other, vec![]),
+            (
+                stays.clone(),
+                stays.replace(":1'", ":2'") + &pool("a", prefixes),
+                vec!["r.toml:9:5: pool.a.prefixes: `p`: no address of `no.prefix` is found"],
+            ),
+            (
+                String::new(),
+                pool("a", "backend = 'redis-sentinel://no.b,c,no.a/main'"),
+                vec![
+                    "r.toml:3:11: pool.a.backend: no address of `no.b`",
+                    "r.toml:3:11: pool.a.backend: no address of `no.a`",
+                ],
+            ),
+        ] {
+            let told = problems(&old, &new);
+            let is_told = told.len() == expected.len();
+            let mut both = told.iter().zip(&expected);
+            assert!(
+                is_told && both.all(|(told, expected)| told.starts_with(expected)),
+                "{told:?}, not {expected:?}"
+            );
+        }
+    }
+
+    /// Names that hang do not keep the reload waiting beyond its bound, and are problems.
+    #[test]
+    fn names_that_hang_are_problems_after_the_bound() {
+        let hosts: Vec<String> = (0..LOOK_UPS_MAX - 1)
+            .map(|nth| format!("slow{nth}"))
+            .collect();
+        let url = format!("backend = 'redis-cluster://{},no.host,a'", hosts.join(","));
+        let began = Instant::now();
+        let told = problems("", &url);
+        assert!(began.elapsed() < Duration::from_secs(20));
+        assert_eq!(told.len(), LOOK_UPS_MAX, "{told:?}");
+        let late = told
+            .iter()
+            .filter(|told| told.contains("no answer within 1 s"));
+        assert_eq!(late.count(), LOOK_UPS_MAX - 1);
+    }
+}
