@@ -198,6 +198,13 @@ pub enum StartError {
         /// The system's reason.
         error: io::Error,
     },
+    /// An address cannot be bound because respool itself listens on the same port.
+    ListensAlready {
+        /// The address.
+        address: Address,
+        /// The address on which respool listens.
+        own: Address,
+    },
     /// Pools have had too many servers since the start.
     Pools(NoPlaceLeft),
     /// A system call failed while a worker was set up.
@@ -224,6 +231,10 @@ impl fmt::Display for StartError {
             StartError::Listen { address, error } => {
                 write!(f, "cannot listen on {address}: {error}")
             }
+            StartError::ListensAlready { address, own } => write!(
+                f,
+                "cannot listen on {address}: respool itself listens on {own}"
+            ),
             StartError::Pools(error) => error.fmt(f),
             StartError::Kernel { call, error } => {
                 write!(f, "the system call {call} failed: {error}")

@@ -86,6 +86,36 @@ pub(crate) struct BoundAddress {
     pub(crate) file: Option<SocketFile>,
 }
 
+/// Whether a socket on one of these addresses keeps others from the other one: they have the same
+/// port, and the same IP address or one that stands for all.
+pub(crate) fn overlap(one: &Address, other: &Address) -> bool {
+    let (
+        Address::Tcp { host, port },
+        Address::Tcp {
+            host: other_host,
+            port: other_port,
+        },
+    ) = (one, other)
+    else {
+        return one == other;
+    };
+    if port != other_port {
+        return false;
+    }
+    let addresses = |host: &str| -> Vec<SocketAddr> {
+        let found = (host, *port).to_socket_addrs();
+        found.map(Iterator::collect).unwrap_or_default()
+    };
+    let others = addresses(other_host);
+    let meets = |one: &SocketAddr, other: &SocketAddr| {
+        let (one, other) = (one.ip(), other.ip());
+        let has_all = one.is_unspecified() || other.is_unspecified();
+        one == other || has_all && one.is_ipv4() == other.is_ipv4()
+    };
+    let mut ones = addresses(host).into_iter();
+    ones.any(|one| others.iter().any(|other| meets(&one, other)))
+}
+
 /// Binds `count` sockets to an address.
 pub(crate) fn bind(
     address: &Address,
@@ -279,6 +309,31 @@ fn lock_directory_of(path: &Path) -> Option<OwnedFd> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Addresses are in each other's way on the same port, if they are equal or one stands for all
+    /// of its family: `[::]` takes IPv6 clients only.
+    #[test]
+    fn addresses_overlap_by_port_and_ip() {
+        let tcp = |host: &str, port| Address::Tcp {
+            host: host.to_owned(),
+            port,
+        };
+        for (one, other, expected) in [
+            ("127.0.0.1", "127.0.0.1", true),
+            ("127.0.0.1", "0.0.0.0", true),
+            ("0.0.0.0", "127.0.0.1", true),
+            ("127.0.0.1", "127.0.0.2", false),
+            ("::", "127.0.0.1", false),
+            ("::1", "::", true),
+        ] {
+            let found = overlap(&tcp(one, 7), &tcp(other, 7));
+            assert_eq!(found, expected, "{one} and {other}");
+            assert!(!overlap(&tcp(one, 7), &tcp(other, 8)));
+        }
+        let unix = |path: &str| Address::Unix(path.into());
+        assert!(overlap(&unix("/a"), &unix("/a")));
+        assert!(!overlap(&unix("/a"), &tcp("0.0.0.0", 7)));
+    }
 
     /// At its end a process removes its own socket file, but not the socket file of another
     /// process.

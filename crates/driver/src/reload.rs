@@ -6,6 +6,7 @@
 //!           ◄── each worker reports that it has the order
 //! ```
 
+use std::io::ErrorKind;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -215,6 +216,22 @@ fn same_listeners(slots: &[Option<KnownListener>], wanted: &[KnownListener]) -> 
     found
 }
 
+/// The error of a bind, or that one of respool's `own` addresses is in the way.
+fn blame_own<'a>(error: StartError, mut own: impl Iterator<Item = &'a Address>) -> StartError {
+    match error {
+        StartError::Listen { address, error } if error.kind() == ErrorKind::AddrInUse => {
+            match own.find(|own| listen::overlap(&address, own)) {
+                Some(own) => StartError::ListensAlready {
+                    address,
+                    own: own.clone(),
+                },
+                None => StartError::Listen { address, error },
+            }
+        }
+        other => other,
+    }
+}
+
 impl Reloader {
     /// Binds the addresses that are new. Nothing changes before [`PreparedReload::apply`].
     ///
@@ -231,7 +248,7 @@ impl Reloader {
         }
         // Not locked for longer: a host name may have to be resolved, and a stop must not wait for
         // that. No other reload changes the slots meanwhile.
-        let (slots, access) = {
+        let (slots, bound, access) = {
             let listening = lock(&shared.listening);
             let known = |slot: &Option<ListeningAddress>| {
                 let slot = slot.as_ref()?;
@@ -244,7 +261,7 @@ impl Reloader {
                 })
             };
             let slots: Vec<Option<KnownListener>> = listening.slots.iter().map(known).collect();
-            (slots, listening.access)
+            (slots, listening.addresses(), listening.access)
         };
         let wanted = reload.listeners.iter().map(|listener| KnownListener {
             address: listener.address.clone(),
@@ -276,7 +293,10 @@ impl Reloader {
                     error: std::io::Error::other(text),
                 });
             }
-            let (listening, sockets) = open(listener, (count, access))?;
+            let (listening, sockets) = open(listener, (count, access)).map_err(|error| {
+                let added = added.iter().map(|(_, listening, _)| &listening.bound);
+                blame_own(error, bound.iter().chain(added))
+            })?;
             added.push((index, listening, sockets));
         }
         let is_kept = |id: &usize| kept.iter().any(|other| other.index == *id);

@@ -116,7 +116,8 @@ fn reload() -> String {
     let lead = "The process reads its own files, environment and command line again, all of them. \
                 If there is any problem, or a difference that needs a restart, nothing changes. \
                 Takes every option of `respool serve`, and uses --control-socket alone. Exits with \
-                0 if the configuration is in effect (with --check: if it could be), with 1 if \
+                0 if the configuration is in effect (with --check: if names are found, addresses \
+                can be bound and it could be applied), with 1 if \
                 there is a problem or no answer in time, and with 2 if no control socket is named. SIGHUP asks for the same.";
     wrap(&mut text, "", lead);
     text

@@ -99,7 +99,7 @@ struct SignalState {
 pub(crate) enum ReloadMode {
     /// Reads, prepares and applies.
     Apply,
-    /// Reads and compares.
+    /// Reads, prepares, and applies nothing.
     Check,
 }
 
@@ -341,9 +341,10 @@ impl Reloads {
             return Err(unknown.iter().map(Problem::to_string).collect());
         }
         match mode {
-            ReloadMode::Check => {}
             // A command that has run may have named another lifetime.
             ReloadMode::Apply if !is_news => in_effect.passwords = new.config.renewable_passwords,
+            ReloadMode::Check if !is_news => {}
+            ReloadMode::Check => check_prepared(state, &new)?,
             ReloadMode::Apply => self.apply(state, in_effect, new)?,
         }
         Ok(is_good)
@@ -357,19 +358,11 @@ impl Reloads {
         new: Loaded,
     ) -> Result<(), Vec<String>> {
         let config = &new.config;
-        let (room, fewer) = config.room().map_err(|error| vec![error])?;
         let renewed = config
             .renewable_passwords
             .changed_since(&in_effect.passwords);
-        let in_order = |one: &RenewedPassword| (one.source, one.password.clone());
         let servers = servers_of(config, &state.servers);
-        let reload = Reload {
-            listeners: config.listeners(),
-            settings: config.settings(&servers, room),
-            drain_timeout: config.drain_timeout,
-            passwords: renewed.iter().map(in_order).collect(),
-            pool_tls: config.tls_files.of_pools(config.pools.len()),
-        };
+        let (reload, fewer) = reload_of(config, &servers, &renewed)?;
         let prepared = state.reloader.prepare(reload);
         let prepared = prepared.map_err(|error| vec![explain(&error)])?;
         let before = self.report();
@@ -451,6 +444,34 @@ impl Reloads {
         *lock(&self.0.report) = report;
         state.reloader.report(report);
     }
+}
+
+/// Prepares a configuration and drops it, which changes nothing. `Err`: why it cannot be prepared.
+fn check_prepared(state: &mut ReloadState, new: &Loaded) -> Result<(), Vec<String>> {
+    let servers = servers_of(&new.config, &state.servers);
+    let (reload, _) = reload_of(&new.config, &servers, &[])?;
+    let prepared = state.reloader.prepare(reload);
+    let prepared = prepared.map_err(|error| vec![explain(&error)]);
+    prepared.map(drop)
+}
+
+/// The order to the workers for a configuration, and a warning about too few file descriptors.
+/// `renewed`: the passwords that differ from those in effect.
+fn reload_of(
+    config: &Config,
+    servers: &[BackendUrl],
+    renewed: &[RenewedPassword],
+) -> Result<(Reload, Option<String>), Vec<String>> {
+    let (room, fewer) = config.room().map_err(|error| vec![error])?;
+    let in_order = |one: &RenewedPassword| (one.source, one.password.clone());
+    let reload = Reload {
+        listeners: config.listeners(),
+        settings: config.settings(servers, room),
+        drain_timeout: config.drain_timeout,
+        passwords: renewed.iter().map(in_order).collect(),
+        pool_tls: config.tls_files.of_pools(config.pools.len()),
+    };
+    Ok((reload, fewer))
 }
 
 /// Writes the lines of a reload to the log.

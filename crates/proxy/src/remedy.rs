@@ -9,6 +9,10 @@ use respool_engine::settings::Address;
 pub(crate) fn explain(failure: &StartError) -> String {
     let remedy = match failure {
         StartError::Listen { address, error } => listen_remedy(address, error),
+        StartError::ListensAlready { own, .. } => format!(
+            "; choose another port, or take two reloads: the first moves the clients of {own} to \
+             another port and removes {own}, the second adds this address"
+        ),
         // Its text says what to do.
         StartError::Pools(_) => String::new(),
         StartError::Kernel { error, .. } => kernel_remedy(error),
@@ -166,6 +170,14 @@ mod tests {
                 kernel(Errno::PERM),
                 "the system call epoll_create1 failed: Operation not permitted",
                 "seccomp",
+            ),
+            (
+                StartError::ListensAlready {
+                    address: tcp("0.0.0.0", 1),
+                    own: tcp("127.0.0.1", 1),
+                },
+                "cannot listen on 0.0.0.0:1: respool itself listens on 127.0.0.1:1",
+                "two reloads",
             ),
             (kernel(Errno::NOSYS), "epoll_create1", "seccomp"),
             (kernel(Errno::MFILE), "epoll_create1", "LimitNOFILE="),

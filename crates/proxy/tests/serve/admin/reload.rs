@@ -318,6 +318,59 @@ fn respool_reload_says_what_it_did() {
     assert_eq!(mode & 0o777, 0o600);
 }
 
+/// `--check` finds that an address is taken, and takes none itself.
+#[test]
+fn check_tries_to_bind_new_addresses() {
+    let served = Reloadable::start("");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let path = served.path("new.sock");
+    let more = format!(", '{address}', 'unix:{}'", path.display());
+    served.write_with(&more, "");
+    let descriptors = served.proxy.fds();
+    let (status, lines) = served.ask("check");
+    assert_eq!(status, "failed", "{lines}");
+    assert!(
+        lines.contains(&format!("cannot listen on {address}")),
+        "{lines}"
+    );
+    assert!(lines.contains("stop the program"), "{lines}");
+    drop(taken);
+    let (status, lines) = served.ask("check");
+    assert_eq!(status, "good", "{lines}");
+    assert!(!path.exists());
+    drop(std::net::TcpListener::bind(address).expect("the address is free again"));
+    served.keeps_at_most(descriptors);
+    assert_eq!(counter(&mut served.client(), "config_reload_failures"), 0);
+}
+
+/// An address of respool that stands in the way of a wider one is named, and two reloads help.
+#[test]
+fn own_address_in_the_way_is_named() {
+    let served = Reloadable::start("");
+    let mut client = served.client();
+    let own = served.proxy.address();
+    let at = |address: &str| {
+        let fixed = served.fixed.replace(&own.to_string(), address);
+        swap(served.folder.path(), &configuration(&fixed, "", ""));
+    };
+    let wide = format!("0.0.0.0:{}", own.port());
+    at(&wide);
+    let (status, checked) = served.ask("check");
+    assert_eq!(status, "failed", "{checked}");
+    for lines in [checked, served.reload_in_vain()] {
+        let named = format!("cannot listen on {wide}: respool itself listens on {own}; ");
+        assert!(lines.contains(&named), "{lines}");
+        assert!(lines.contains("two reloads"), "{lines}");
+        assert!(!lines.contains("stop the program"), "{lines}");
+    }
+    at("127.0.0.1:0");
+    served.reload();
+    at(&wide);
+    served.reload();
+    assert_eq!(served.client().call("PING"), client.call("PING"));
+}
+
 /// Clients of the control socket that say nothing do not keep others waiting, or only until they
 /// are closed, if they are many.
 #[test]
