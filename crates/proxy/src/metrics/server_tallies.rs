@@ -368,8 +368,8 @@ mod tests {
         assert!(was_beyond && pages.failures(OTHER) > 0);
     }
 
-    /// Beyond the bound of names, a new server counts for `other`, and one with a name keeps it. The
-    /// first page on which a server lacks a name says so.
+    /// Beyond the bound of names, a new server counts for `other`, and one with a name keeps it.
+    /// The first page on which a server lacks a name says so.
     #[test]
     fn names_have_a_bound() {
         let mut pages = Pages::default();
