@@ -163,6 +163,10 @@ impl BothTexts {
                 shown(&of_server) == number(&self.server),
                 text(&self.server),
             ),
+            "login" => (
+                shown(&of_server) == f64::from(u8::from(self.server[field] == "withdrawn")),
+                text(&self.server),
+            ),
             "wait_us" => (
                 (shown(&of_server) * 1e6 - number(&self.server)).abs() < 0.5,
                 text(&self.server),
