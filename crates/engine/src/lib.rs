@@ -45,8 +45,6 @@ pub use data_plane::slow_log::SlowRequest;
 pub use data_plane::worker_query::{
     AdminQuery, ClientLines, Filter, ScriptQuery, TargetQuery, Unblock, WorkerQuery, WorkerReply,
 };
-pub use data_plane::worker_report::{
-    ServerCpu, ServerEntry, ServerReport, Unready, WorkerReport,
-};
+pub use data_plane::worker_report::{ServerCpu, ServerEntry, ServerReport, Unready, WorkerReport};
 pub use engine::{Engine, NewSettings};
 pub use pubsub::subscriber_counts::SubscriberCounts;
