@@ -338,7 +338,7 @@ impl Reloads {
         };
         let unknown = unknown_names(&state.current, &new);
         if !unknown.is_empty() {
-            return Err(unknown.iter().map(Problem::to_string).collect());
+            return Err(unknown);
         }
         match mode {
             // A command that has run may have named another lifetime.

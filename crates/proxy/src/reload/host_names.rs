@@ -7,8 +7,8 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, ToSocketAddrs};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -23,26 +23,64 @@ use crate::remedy::thread_remedy;
 /// How long a reload waits for the addresses of all names together.
 pub(super) const LOOK_UPS_WAIT: Duration = Duration::from_secs(5);
 
-/// The most look-ups at once. Each has a thread, which ends when the system's resolver does.
+/// The most look-ups at once in this process. Each has a thread, which ends when the system's
+/// resolver does. So those of a reload that has given up count as well.
 const LOOK_UPS_MAX: usize = 16;
+
+/// The look-ups that run now.
+static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
 
 /// What a look-up found: `Err` says why there is no address.
 type Found = Result<(), String>;
 
-/// Looks up one name. The system's resolver may block.
-type LookUp = fn(&str) -> Found;
-
-/// Problems of host names without an address in pools that differ from those in effect.
-pub(super) fn unknown_names(current: &Loaded, new: &Loaded) -> Vec<Problem> {
-    problems_of_names(current, new, look_up, LOOK_UPS_WAIT)
+/// The way in which names are looked up.
+#[derive(Clone, Copy)]
+struct Resolver {
+    /// Looks up one name. The system's resolver may block.
+    look_up: fn(&str) -> Found,
+    /// How long to wait for all names together.
+    wait: Duration,
+    /// Number of look-ups that run now.
+    running: &'static AtomicUsize,
 }
 
+/// One of the look-ups that may run at once, until it is dropped.
+struct LookUpSeat(&'static AtomicUsize);
+
+impl LookUpSeat {
+    /// `None`: as many look-ups as may be run already.
+    fn take(running: &'static AtomicUsize) -> Option<LookUpSeat> {
+        let more = |count| (count < LOOK_UPS_MAX).then_some(count + 1);
+        let taken = running.fetch_update(Ordering::AcqRel, Ordering::Acquire, more);
+        taken.is_ok().then(|| LookUpSeat(running))
+    }
+}
+
+impl Drop for LookUpSeat {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// Problems of host names without an address in pools that differ from those in effect.
+pub(super) fn unknown_names(current: &Loaded, new: &Loaded) -> Vec<String> {
+    let resolver = Resolver {
+        look_up,
+        wait: LOOK_UPS_WAIT,
+        running: &LOOK_UPS,
+    };
+    match problems_of_names(current, new, resolver) {
+        Ok(problems) => problems.iter().map(Problem::to_string).collect(),
+        Err(refused) => vec![refused],
+    }
+}
+
+/// `Err`: no name was looked up, for this reason.
 fn problems_of_names(
     current: &Loaded,
     new: &Loaded,
-    look_up: LookUp,
-    wait: Duration,
-) -> Vec<Problem> {
+    resolver: Resolver,
+) -> Result<Vec<Problem>, String> {
     let changed = changed_pools(&current.config.pools, &new.config.pools);
     let mut named: Vec<(&PoolConfig, Option<&str>, &str)> = Vec::new();
     for pool in changed {
@@ -51,13 +89,13 @@ fn problems_of_names(
             named.extend(names.map(|name| (pool, prefix, name)));
         }
     }
-    let found = look_up_all(named.iter().map(|(.., name)| *name), look_up, wait);
+    let found = look_up_all(named.iter().map(|(.., name)| *name), resolver)?;
     let mut problems = Vec::new();
     for (pool, prefix, name) in named {
         let reason = match found.get(name) {
             Some(Ok(())) => continue,
             Some(Err(reason)) => reason.clone(),
-            None => format!("no answer within {} s", wait.as_secs()),
+            None => format!("no answer within {} s", resolver.wait.as_secs()),
         };
         let what = format!(
             "no address of `{name}` is found: {reason}; check the name and the resolver, or give \
@@ -68,7 +106,7 @@ fn problems_of_names(
             problems.push(problem);
         }
     }
-    problems
+    Ok(problems)
 }
 
 /// The pools that are new, or have other servers than the pool of the same name.
@@ -116,27 +154,38 @@ fn look_up(name: &str) -> Found {
     }
 }
 
-/// The results of the look-ups that end in time.
+/// The results of the look-ups that end in time. `Err`: look-ups of earlier reloads still run, so
+/// none could begin.
 fn look_up_all<'a>(
     names: impl Iterator<Item = &'a str>,
-    look_up: LookUp,
-    wait: Duration,
-) -> BTreeMap<String, Found> {
+    resolver: Resolver,
+) -> Result<BTreeMap<String, Found>, String> {
     let mut waiting: Vec<String> = names.map(str::to_owned).collect();
     waiting.sort();
     waiting.dedup();
-    let (count, deadline) = (waiting.len(), Instant::now() + wait);
+    let (count, deadline) = (waiting.len(), Instant::now() + resolver.wait);
+    let seats: Vec<LookUpSeat> = (0..count)
+        .map_while(|_| LookUpSeat::take(resolver.running))
+        .collect();
+    if count > 0 && seats.is_empty() {
+        return Err(format!(
+            "host names cannot be looked up now: {LOOK_UPS_MAX} look-ups of earlier reloads have \
+             not ended, the most at once; check the resolver, and reload again"
+        ));
+    }
     let waiting = Arc::new(Mutex::new(waiting));
     let (send, results) = mpsc::channel();
     let mut found = BTreeMap::new();
-    for _ in 0..count.min(LOOK_UPS_MAX) {
+    for seat in seats {
         let (of_thread, send) = (waiting.clone(), send.clone());
         let thread = thread::Builder::new().name("look-up".into());
         let spawned = thread.spawn(move || {
+            // The seat is free before the reload sees that the thread has ended.
+            let (send, _seat) = (send, seat);
             // The lock ends with each call, so that threads look up side by side.
             let next = || lock(&of_thread).pop();
             while let Some(name) = next() {
-                let result = look_up(&name);
+                let result = (resolver.look_up)(&name);
                 if send.send((name, result)).is_err() {
                     return;
                 }
@@ -149,15 +198,14 @@ fn look_up_all<'a>(
         }
     }
     drop(send);
-    while found.len() < count {
-        match results.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
-            Ok((name, result)) => found.insert(name, result),
-            Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => break,
-        };
+    // Until all threads have ended, so that the next reload finds their seats free.
+    let left = || deadline.saturating_duration_since(Instant::now());
+    while let Ok((name, result)) = results.recv_timeout(left()) {
+        found.insert(name, result);
     }
     // Threads that hang take no more names.
     lock(&waiting).clear();
-    found
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -186,10 +234,24 @@ mod tests {
         }
     }
 
+    /// The problems of a reload, in a process with `running` look-ups.
+    fn problems_with(
+        running: &'static AtomicUsize,
+        old: &str,
+        new: &str,
+    ) -> Result<Vec<String>, String> {
+        let resolver = Resolver {
+            look_up: resolver,
+            wait: Duration::from_secs(1),
+            running,
+        };
+        let found = problems_of_names(&loaded(old), &loaded(new), resolver)?;
+        Ok(found.iter().map(Problem::to_string).collect())
+    }
+
     fn problems(old: &str, new: &str) -> Vec<String> {
-        let wait = Duration::from_secs(1);
-        let found = problems_of_names(&loaded(old), &loaded(new), resolver, wait);
-        found.iter().map(Problem::to_string).collect()
+        let running = Box::leak(Box::new(AtomicUsize::new(0)));
+        problems_with(running, old, new).unwrap_or_else(|refused| panic!("{refused}"))
     }
 
     /// A name without an address is a problem at its place, in every kind of URL. Names of pools
@@ -248,5 +310,32 @@ mod tests {
             .iter()
             .filter(|told| told.contains("no answer within 1 s"));
         assert_eq!(late.count(), LOOK_UPS_MAX - 1);
+    }
+
+    /// Look-ups that hang count against the bound of later reloads, which are refused at once.
+    /// Look-ups that have ended do not.
+    #[test]
+    fn hanging_look_ups_bound_those_of_later_reloads() {
+        static RUNNING: AtomicUsize = AtomicUsize::new(0);
+        let hosts = |kind: &str, count: usize| {
+            let hosts: Vec<String> = (0..count).map(|nth| format!("{kind}{nth}")).collect();
+            format!("backend = 'redis-cluster://{}'", hosts.join(","))
+        };
+        let all = hosts("fast", LOOK_UPS_MAX);
+        for _ in 0..3 {
+            assert_eq!(problems_with(&RUNNING, "", &all), Ok(Vec::new()));
+            assert_eq!(RUNNING.load(Ordering::Acquire), 0);
+        }
+        let hanging = hosts("slow", LOOK_UPS_MAX - 1);
+        assert!(problems_with(&RUNNING, "", &hanging).is_ok());
+        assert_eq!(problems_with(&RUNNING, "", &all), Ok(Vec::new()));
+        assert!(problems_with(&RUNNING, "", &hosts("slow", 1)).is_ok());
+        let began = Instant::now();
+        let refused = problems_with(&RUNNING, "", &all).expect_err("no look-up can begin");
+        assert!(refused.contains("cannot be looked up now"), "{refused}");
+        assert!(began.elapsed() < Duration::from_secs(1));
+        let addresses = "backend = 'redis://10.0.0.1'";
+        assert_eq!(problems_with(&RUNNING, "", addresses), Ok(Vec::new()));
+        assert_eq!(RUNNING.load(Ordering::Acquire), LOOK_UPS_MAX);
     }
 }
