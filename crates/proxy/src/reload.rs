@@ -14,6 +14,7 @@ mod difference;
 mod host_names;
 mod set_values;
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
@@ -65,6 +66,9 @@ struct SharedReloads {
     report: Mutex<ReloadReport>,
     /// The names of the pools without which respool is not ready.
     required_pools: Mutex<Vec<String>>,
+    /// How long a stop waits for replies, in milliseconds. It is not in `state`, which a reload
+    /// locks for seconds if a resolver or a file system is slow.
+    drain_timeout_ms: AtomicU64,
     passwords: Rereader,
 }
 
@@ -138,6 +142,7 @@ impl Reloads {
             set_values: Mutex::default(),
             report: Mutex::default(),
             required_pools: Mutex::default(),
+            drain_timeout_ms: AtomicU64::default(),
             passwords,
         }))
     }
@@ -149,6 +154,7 @@ impl Reloads {
         servers: Vec<BackendUrl>,
         (reloader, to_workers): (Reloader, (Passwords, TlsUpdates)),
     ) {
+        self.set_drain_timeout(current.config.drain_timeout);
         *lock(&self.0.state) = Some(ReloadState {
             current,
             servers,
@@ -187,11 +193,23 @@ impl Reloads {
         }
     }
 
-    /// How long a stop waits for replies, by the current configuration. `None`: the workers do not
-    /// run yet, or a reload hangs.
-    pub(crate) fn drain_timeout(&self) -> Option<Duration> {
-        let state = self.0.state.try_lock().ok()?;
-        Some(state.as_ref()?.current.config.drain_timeout)
+    /// How long a stop waits for replies, by the current configuration. It does not wait for a
+    /// reload that runs. 0: the workers do not run yet.
+    pub(crate) fn drain_timeout(&self) -> Duration {
+        Duration::from_millis(self.0.drain_timeout_ms.load(Ordering::Acquire))
+    }
+
+    fn set_drain_timeout(&self, timeout: Duration) {
+        let ms = timeout.as_millis() as u64;
+        self.0.drain_timeout_ms.store(ms, Ordering::Release);
+    }
+
+    /// `Err`: respool is about to end. Workers that drain take no new listeners.
+    fn check_not_stopping(&self) -> Result<(), Vec<String>> {
+        match lock(&self.0.signals).is_stopping {
+            true => Err(vec!["respool is stopping".into()]),
+            false => Ok(()),
+        }
     }
 
     /// The outcome of all reloads so far. It does not wait for a reload that runs.
@@ -272,9 +290,8 @@ impl Reloads {
     /// says it, too, if nothing changes.
     pub(crate) fn reload(&self, mode: ReloadMode, is_logged: bool) -> ReloadOutcome {
         let mut state = lock(&self.0.state);
-        // Workers that drain take no new listeners.
-        if lock(&self.0.signals).is_stopping {
-            return ReloadOutcome::failed(vec!["respool is stopping".into()]);
+        if let Err(stopping) = self.check_not_stopping() {
+            return ReloadOutcome::failed(stopping);
         }
         let Some(state) = &mut *state else {
             return ReloadOutcome::failed(vec!["respool is not ready yet: try again".into()]);
@@ -365,6 +382,8 @@ impl Reloads {
         let (reload, fewer) = reload_of(config, &servers, &renewed)?;
         let prepared = state.reloader.prepare(reload);
         let prepared = prepared.map_err(|error| vec![explain(&error)])?;
+        // A stop may have begun while names were looked up.
+        self.check_not_stopping()?;
         let before = self.report();
         let report = ReloadReport {
             epoch: before.epoch + 1,
@@ -408,6 +427,7 @@ impl Reloads {
         }
         state.fewer = fewer;
         state.servers = servers;
+        self.set_drain_timeout(config.drain_timeout);
         state.current = new;
         Ok(())
     }
@@ -552,5 +572,19 @@ mod tests {
         let outcome = reloads.reload(ReloadMode::Apply, true);
         assert!(!outcome.is_good);
         assert!(outcome.lines[0].contains("stopping"), "{outcome:?}");
+    }
+
+    /// A stop reads the drain timeout while a reload runs, and is seen by that reload.
+    #[test]
+    fn stop_does_not_wait_for_a_running_reload() {
+        let reloads = Reloads::new(Rereader::default());
+        let timeout = Duration::from_millis(1234);
+        reloads.set_drain_timeout(timeout);
+        let _running = lock(&reloads.0.state);
+        assert_eq!(reloads.check_not_stopping(), Ok(()));
+        reloads.stop();
+        assert_eq!(reloads.drain_timeout(), timeout);
+        let stopping = reloads.check_not_stopping().expect_err("it stops");
+        assert_eq!(stopping, ["respool is stopping"]);
     }
 }

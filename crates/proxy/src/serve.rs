@@ -210,7 +210,6 @@ fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, String> {
     }
     let metrics = pages.as_ref().map(|listener| &listener.address);
     log_ready(config, &running, &servers, (room.sessions_max, metrics));
-    let drain_timeout = config.drain_timeout;
     let updates = (running.passwords(), running.tls());
     reloads.start(loaded, servers, (running.reloader(), updates));
 
@@ -230,7 +229,7 @@ fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, String> {
         StopCause::Stop(signal) => signal,
         StopCause::ServerEnded | StopCause::WorkerFailed => "",
     };
-    let limit = reloads.drain_timeout().unwrap_or(drain_timeout);
+    let limit = reloads.drain_timeout();
     let drained = drain(
         running,
         limit,
