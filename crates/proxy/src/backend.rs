@@ -202,6 +202,15 @@ impl BackendUrl {
         }
     }
 
+    /// Whether its addresses are those of seed nodes or Sentinels: any one of them names the
+    /// servers.
+    pub(crate) fn names_entry_points(&self) -> bool {
+        match self.servers {
+            BackendServers::Single(_) | BackendServers::Sharded(_) => false,
+            BackendServers::Cluster(_) | BackendServers::Sentinel(_) => true,
+        }
+    }
+
     /// Whether it has a password for the servers, or names the origin of one.
     pub(crate) fn has_password(&self) -> bool {
         self.password.is_some() || self.origin.is_some()

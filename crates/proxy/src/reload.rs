@@ -35,7 +35,7 @@ use crate::tls_files::CertificateExpiry;
 
 pub(crate) use control::{ask as ask_process, listen as listen_for_control};
 use difference::{ConfigDifference, differences};
-use host_names::unknown_names;
+use host_names::check_names;
 use set_values::SetValues;
 
 /// The pause between two reloads by signals. A storm of signals is one reload for each pause.
@@ -116,6 +116,8 @@ pub(crate) struct ReloadOutcome {
     is_news: bool,
     /// The differences or the problems, for people.
     pub(crate) lines: Vec<String>,
+    /// Facts that did not keep the configuration out, for people.
+    pub(crate) warnings: Vec<String>,
 }
 
 impl ReloadOutcome {
@@ -125,6 +127,7 @@ impl ReloadOutcome {
             is_good: false,
             is_news: true,
             lines,
+            warnings: Vec::new(),
         }
     }
 }
@@ -352,11 +355,8 @@ impl Reloads {
             is_good: true,
             is_news,
             lines,
+            warnings: check_names(&state.current, &new)?,
         };
-        let unknown = unknown_names(&state.current, &new);
-        if !unknown.is_empty() {
-            return Err(unknown);
-        }
         match mode {
             // A command that has run may have named another lifetime.
             ReloadMode::Apply if !is_news => in_effect.passwords = new.config.renewable_passwords,
@@ -506,6 +506,9 @@ fn log(outcome: &ReloadOutcome) {
     }
     if !rest.is_empty() {
         warn!("reload: {} more lines", rest.len());
+    }
+    for warning in outcome.warnings.iter().take(LINES_MAX) {
+        warn!("reload: {}", plain(warning));
     }
 }
 

@@ -171,6 +171,11 @@ fn write_answer(
         text.push_str(&plain(line));
         text.push('\n');
     }
+    for warning in &outcome.warnings {
+        text.push_str("warning: ");
+        text.push_str(&plain(warning));
+        text.push('\n');
+    }
     let mut bytes = text.as_bytes();
     while !bytes.is_empty() {
         client.set_write_timeout(Some(rest_of(deadline)?))?;

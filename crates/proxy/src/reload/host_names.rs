@@ -62,51 +62,72 @@ impl Drop for LookUpSeat {
     }
 }
 
-/// Problems of host names without an address in pools that differ from those in effect.
-pub(super) fn unknown_names(current: &Loaded, new: &Loaded) -> Vec<String> {
+/// Looks up the host names of pools that differ from those in effect. `Ok` has warnings, `Err`
+/// problems: servers that cannot be found.
+pub(super) fn check_names(current: &Loaded, new: &Loaded) -> Result<Vec<String>, Vec<String>> {
     let resolver = Resolver {
         look_up,
         wait: LOOK_UPS_WAIT,
         running: &LOOK_UPS,
     };
-    match problems_of_names(current, new, resolver) {
-        Ok(problems) => problems.iter().map(Problem::to_string).collect(),
-        Err(refused) => vec![refused],
+    let names = names_without_address(current, new, resolver).map_err(|refused| vec![refused])?;
+    let texts = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
+    match names.problems.is_empty() {
+        true => Ok(texts(names.warnings)),
+        false => Err(texts(names.problems)),
     }
 }
 
+/// The names without an address.
+#[derive(Debug, Default)]
+struct NamesWithoutAddress {
+    /// Those without which servers of a pool cannot be found.
+    problems: Vec<Problem>,
+    /// Those of seed nodes and Sentinels beside others that have an address.
+    warnings: Vec<Problem>,
+}
+
 /// `Err`: no name was looked up, for this reason.
-fn problems_of_names(
+fn names_without_address(
     current: &Loaded,
     new: &Loaded,
     resolver: Resolver,
-) -> Result<Vec<Problem>, String> {
-    let changed = changed_pools(&current.config.pools, &new.config.pools);
-    let mut named: Vec<(&PoolConfig, Option<&str>, &str)> = Vec::new();
-    for pool in changed {
-        for (prefix, url) in urls(pool) {
-            let names = url.addresses().into_iter().filter_map(host_name);
-            named.extend(names.map(|name| (pool, prefix, name)));
-        }
-    }
-    let found = look_up_all(named.iter().map(|(.., name)| *name), resolver)?;
-    let mut problems = Vec::new();
-    for (pool, prefix, name) in named {
-        let reason = match found.get(name) {
-            Some(Ok(())) => continue,
-            Some(Err(reason)) => reason.clone(),
-            None => format!("no answer within {} s", resolver.wait.as_secs()),
+) -> Result<NamesWithoutAddress, String> {
+    let changed: Vec<_> = changed_pools(&current.config.pools, &new.config.pools).collect();
+    let named = || {
+        let of_pool = |pool| urls(pool).map(move |(prefix, url)| (pool, prefix, url));
+        changed.iter().copied().flat_map(of_pool)
+    };
+    let names = named().flat_map(|(.., url)| url.addresses().into_iter().filter_map(host_name));
+    let found = look_up_all(names, resolver)?;
+    let mut without = NamesWithoutAddress::default();
+    for (pool, prefix, url) in named() {
+        let has_address = |address: &&Address| {
+            host_name(address).is_none_or(|name| matches!(found.get(name), Some(Ok(()))))
         };
-        let what = format!(
-            "no address of `{name}` is found: {reason}; check the name and the resolver, or give \
-             an IP address"
-        );
-        let problem = new.resolved.problem_of_servers(pool, prefix, what);
-        if !problems.contains(&problem) {
-            problems.push(problem);
+        let addresses = url.addresses();
+        let is_enough = url.names_entry_points() && addresses.iter().any(has_address);
+        let list = match is_enough {
+            true => &mut without.warnings,
+            false => &mut without.problems,
+        };
+        for name in addresses.into_iter().filter_map(host_name) {
+            let reason = match found.get(name) {
+                Some(Ok(())) => continue,
+                Some(Err(reason)) => reason.clone(),
+                None => format!("no answer within {} s", resolver.wait.as_secs()),
+            };
+            let what = format!(
+                "no address of `{name}` is found now: {reason}; check the name and the resolver, \
+                 or give an IP address"
+            );
+            let problem = new.resolved.problem_of_servers(pool, prefix, what);
+            if !list.contains(&problem) {
+                list.push(problem);
+            }
         }
     }
-    Ok(problems)
+    Ok(without)
 }
 
 /// The pools that are new, or have other servers than the pool of the same name.
@@ -245,8 +266,12 @@ mod tests {
             wait: Duration::from_secs(1),
             running,
         };
-        let found = problems_of_names(&loaded(old), &loaded(new), resolver)?;
-        Ok(found.iter().map(Problem::to_string).collect())
+        let found = names_without_address(&loaded(old), &loaded(new), resolver)?;
+        let problems = found.problems.iter().map(Problem::to_string);
+        let warnings = found.warnings.iter();
+        Ok(problems
+            .chain(warnings.map(|warning| format!("warning: {warning}")))
+            .collect())
     }
 
     fn problems(old: &str, new: &str) -> Vec<String> {
@@ -268,21 +293,44 @@ mod tests {
             (
                 String::new(),
                 "backend = 'redis://no.host'".into(),
-                vec!["r.toml:1:1: backend: no address of `no.host` is found: unknown; "],
+                vec!["r.toml:1:1: backend: no address of `no.host` is found now: unknown; "],
             ),
             (stays.clone(), other, vec![]),
             (
                 stays.clone(),
                 stays.replace(":1'", ":2'") + &pool("a", prefixes),
-                vec!["r.toml:9:5: pool.a.prefixes: `p`: no address of `no.prefix` is found"],
+                vec!["r.toml:9:5: pool.a.prefixes: `p`: no address of `no.prefix` is found now"],
+            ),
+            (
+                String::new(),
+                pool("a", "backend = 'redis-sentinel://no.b,no.a/main'"),
+                vec![
+                    "r.toml:3:11: pool.a.backend: no address of `no.b`",
+                    "r.toml:3:11: pool.a.backend: no address of `no.a`",
+                ],
             ),
             (
                 String::new(),
                 pool("a", "backend = 'redis-sentinel://no.b,c,no.a/main'"),
                 vec![
-                    "r.toml:3:11: pool.a.backend: no address of `no.b`",
-                    "r.toml:3:11: pool.a.backend: no address of `no.a`",
+                    "warning: r.toml:3:11: pool.a.backend: no address of `no.b`",
+                    "warning: r.toml:3:11: pool.a.backend: no address of `no.a`",
                 ],
+            ),
+            (
+                String::new(),
+                "backend = 'redis-cluster://no.a,10.0.0.1'".into(),
+                vec!["warning: r.toml:1:1: backend: no address of `no.a` is found now: unknown"],
+            ),
+            (
+                String::new(),
+                "backend = 'redis-cluster://no.a'".into(),
+                vec!["r.toml:1:1: backend: no address of `no.a`"],
+            ),
+            (
+                String::new(),
+                "backend = 'redis-sharded://a,no.b'".into(),
+                vec!["r.toml:1:1: backend: no address of `no.b`"],
             ),
         ] {
             let told = problems(&old, &new);
@@ -301,7 +349,7 @@ mod tests {
         let hosts: Vec<String> = (0..LOOK_UPS_MAX - 1)
             .map(|nth| format!("slow{nth}"))
             .collect();
-        let url = format!("backend = 'redis-cluster://{},no.host,a'", hosts.join(","));
+        let url = format!("backend = 'redis-cluster://{},no.host'", hosts.join(","));
         let began = Instant::now();
         let told = problems("", &url);
         assert!(began.elapsed() < Duration::from_secs(20));
