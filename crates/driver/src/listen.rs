@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::Address;
-use rustix::fs::{self, FlockOperation, Mode, OFlags};
+use rustix::fs::{self, Access, AtFlags, CWD, FlockOperation, Mode, OFlags};
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use crate::SocketAccess;
@@ -124,21 +124,14 @@ pub(crate) fn bind(
 ) -> io::Result<BoundAddress> {
     match address {
         Address::Tcp { host, port } => {
-            let mut error = io::Error::new(io::ErrorKind::NotFound, "no such host");
-            for candidate in (host.as_str(), *port).to_socket_addrs()? {
-                match bind_tcp(candidate, count) {
-                    Ok((bound, sockets)) => {
-                        let (host, port) = (host.clone(), bound.port());
-                        return Ok(BoundAddress {
-                            address: Address::Tcp { host, port },
-                            sockets,
-                            file: None,
-                        });
-                    }
-                    Err(failed) => error = failed,
-                }
-            }
-            Err(error)
+            let bind = |candidate| bind_tcp(candidate, count);
+            let (bound, sockets) = first_that_binds((host, *port), bind)?;
+            let (host, port) = (host.clone(), bound.port());
+            Ok(BoundAddress {
+                address: Address::Tcp { host, port },
+                sockets,
+                file: None,
+            })
         }
         Address::Unix(path) => {
             let first = bind_unix(path, access)?;
@@ -156,6 +149,43 @@ pub(crate) fn bind(
             })
         }
     }
+}
+
+/// Whether an address could be bound now. Nothing listens at any moment, so no client gets in, and
+/// no file is created or removed.
+pub(crate) fn check(address: &Address) -> io::Result<()> {
+    match address {
+        Address::Tcp { host, port } => {
+            // The kernel refuses to bind a port on which another socket listens.
+            let bind = |candidate| tcp_socket(candidate, false).map(drop);
+            first_that_binds((host, *port), bind)
+        }
+        Address::Unix(path) => {
+            let address = SocketAddrUnix::new(path)?;
+            let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+            fs::accessat(CWD, directory_of(path), may, flags)?;
+            match std::fs::symlink_metadata(path) {
+                Ok(_) => is_left_by_dead_process(path, &address),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+                Err(error) => Err(error),
+            }
+        }
+    }
+}
+
+/// Binds the first address of a host that can be bound.
+fn first_that_binds<T>(
+    address: (&str, u16),
+    bind: impl Fn(SocketAddr) -> io::Result<T>,
+) -> io::Result<T> {
+    let mut error = io::Error::new(io::ErrorKind::NotFound, "no such host");
+    for candidate in address.to_socket_addrs()? {
+        match bind(candidate) {
+            Ok(bound) => return Ok(bound),
+            Err(failed) => error = failed,
+        }
+    }
+    Err(error)
 }
 
 /// The file of a control socket, removed on drop.
@@ -228,32 +258,13 @@ fn local_address(socket: &OwnedFd) -> io::Result<SocketAddr> {
 
 fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
     let address = SocketAddrUnix::new(path)?;
-    let new = || {
-        net::socket_with(
-            AddressFamily::UNIX,
-            SocketType::STREAM,
-            SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
-            None,
-        )
-    };
-    let socket = new()?;
+    let socket = unix_socket()?;
     let _lock = lock_directory_of(path);
     match net::bind(&socket, &address) {
         Ok(()) => {}
         Err(rustix::io::Errno::ADDRINUSE) => {
-            if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-                return Err(io::Error::new(
-                    io::ErrorKind::AlreadyExists,
-                    "the file exists and is not a socket",
-                ));
-            }
             // A socket that a dead process left behind is replaced, a socket in use is not.
-            match net::connect(&new()?, &address) {
-                Err(rustix::io::Errno::CONNREFUSED) => {}
-                // Without access it is unknown whether a process listens there.
-                Err(error @ rustix::io::Errno::ACCESS) => return Err(error.into()),
-                _ => return Err(rustix::io::Errno::ADDRINUSE.into()),
-            }
+            is_left_by_dead_process(path, &address)?;
             std::fs::remove_file(path)?;
             net::bind(&socket, &address)?;
         }
@@ -266,6 +277,28 @@ fn bind_unix(path: &Path, access: SocketAccess) -> io::Result<OwnedFd> {
     }
     net::listen(&socket, BACKLOG)?;
     Ok(socket)
+}
+
+fn unix_socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None);
+    Ok(socket?)
+}
+
+/// `Err`: the file at `path` is not a socket, or a process may listen on it.
+fn is_left_by_dead_process(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
+    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
+        return Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the file exists and is not a socket",
+        ));
+    }
+    match net::connect(&unix_socket()?, address) {
+        Err(rustix::io::Errno::CONNREFUSED) => Ok(()),
+        // Without access it is unknown whether a process listens there.
+        Err(error @ rustix::io::Errno::ACCESS) => Err(error.into()),
+        _ => Err(rustix::io::Errno::ADDRINUSE.into()),
+    }
 }
 
 fn give_access(path: &Path, access: SocketAccess) -> io::Result<()> {
@@ -284,16 +317,19 @@ fn give_access(path: &Path, access: SocketAccess) -> io::Result<()> {
     Ok(())
 }
 
+fn directory_of(path: &Path) -> &Path {
+    let parent = path.parent();
+    let parent = parent.filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 /// Locks the directory of a socket until the result is dropped. Two processes that start at once
 /// both find the socket file of a dead process. Without the lock the second process would remove
 /// the new socket of the first. If the directory cannot be read, or another process keeps it
 /// locked, the start goes on without the lock.
 fn lock_directory_of(path: &Path) -> Option<OwnedFd> {
-    let parent = path
-        .parent()
-        .filter(|parent| !parent.as_os_str().is_empty());
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-    let directory = fs::open(parent.unwrap_or(Path::new(".")), flags, Mode::empty()).ok()?;
+    let directory = fs::open(directory_of(path), flags, Mode::empty()).ok()?;
     let since = Instant::now();
     loop {
         match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
@@ -333,6 +369,42 @@ mod tests {
         let unix = |path: &str| Address::Unix(path.into());
         assert!(overlap(&unix("/a"), &unix("/a")));
         assert!(!overlap(&unix("/a"), &tcp("0.0.0.0", 7)));
+    }
+
+    /// A check finds addresses that are taken. It creates and removes no file.
+    #[test]
+    fn check_finds_taken_addresses_and_leaves_no_trace() {
+        let name = format!("respool-listen-check-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let unix = Address::Unix(path.clone());
+        check(&unix).expect("the path is free");
+        assert!(!path.exists());
+        let bound = bind(&unix, 1, SocketAccess::default()).expect("the path is free");
+        let error = check(&unix).expect_err("a process listens");
+        assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+        drop(bound.sockets);
+        check(&unix).expect("the process is dead");
+        assert!(path.exists(), "the file stays");
+        drop(bound.file);
+        std::fs::write(&path, "precious").expect("the file can be written");
+        let error = check(&unix).expect_err("the file is not a socket");
+        assert_eq!(error.kind(), io::ErrorKind::AlreadyExists, "{error}");
+        std::fs::remove_file(&path).expect("the file exists");
+        let error = check(&Address::Unix("/nonexistent/x".into())).expect_err("no directory");
+        assert_eq!(error.kind(), io::ErrorKind::NotFound, "{error}");
+
+        for count in [1, 2] {
+            let any = Address::Tcp {
+                host: "127.0.0.1".into(),
+                port: 0,
+            };
+            check(&any).expect("a port is free");
+            let bound = bind(&any, count, SocketAccess::default()).expect("a port is free");
+            let error = check(&bound.address).expect_err("a process listens");
+            assert_eq!(error.kind(), io::ErrorKind::AddrInUse, "{count} sockets");
+            drop(bound.sockets);
+            check(&bound.address).expect("the port is free again");
+        }
     }
 
     /// At its end a process removes its own socket file, but not the socket file of another

@@ -125,6 +125,31 @@ fn open(
     Ok((listening, listeners))
 }
 
+/// As [`open`], but nothing listens, and there are no sockets.
+fn check_open(
+    ListenAddress { address, pool, tls }: &ListenAddress,
+    _: (usize, SocketAccess),
+) -> Result<(ListeningAddress, Vec<Listener>), StartError> {
+    listen::check(address).map_err(|error| StartError::Listen {
+        address: address.clone(),
+        error,
+    })?;
+    let listening = ListeningAddress {
+        asked: address.clone(),
+        pool: *pool,
+        has_tls: tls.is_some(),
+        bound: address.clone(),
+        _file: None,
+    };
+    Ok((listening, Vec::new()))
+}
+
+/// Binds an address, or finds out whether it can be bound.
+type Open = fn(
+    &ListenAddress,
+    (usize, SocketAccess),
+) -> Result<(ListeningAddress, Vec<Listener>), StartError>;
+
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -156,7 +181,7 @@ pub struct Reload {
 /// Changes the configuration of running workers, one change at a time.
 pub struct Reloader(pub(crate) Arc<SharedState>);
 
-/// A change that can be applied: its new addresses are bound. Dropping it changes nothing.
+/// A change that can be applied: its new addresses are bound. Dropping it closes them again.
 pub struct PreparedReload<'a> {
     shared: &'a SharedState,
     reload: Reload,
@@ -237,7 +262,42 @@ impl Reloader {
     ///
     /// # Errors
     /// When an address cannot be bound (the message names it), or there have been too many pools.
-    pub fn prepare(&mut self, mut reload: Reload) -> Result<PreparedReload<'_>, StartError> {
+    pub fn prepare(&mut self, reload: Reload) -> Result<PreparedReload<'_>, StartError> {
+        self.prepare_with(reload, open)
+    }
+
+    /// Whether a reload could be prepared now. Nothing changes and nothing listens meanwhile.
+    ///
+    /// # Errors
+    /// Those of [`Reloader::prepare`], except that a socket file may not get its mode or owner.
+    pub fn check(&mut self, reload: Reload) -> Result<(), StartError> {
+        let prepared = self.prepare_with(reload, check_open)?;
+        // Two new addresses that do not listen are not in each other's way yet.
+        let added: Vec<&Address> = prepared
+            .added
+            .iter()
+            .map(|(_, new, _)| &new.bound)
+            .collect();
+        let is_chosen = |address: &Address| matches!(address, Address::Tcp { port: 0, .. });
+        for (place, address) in added.iter().copied().enumerate() {
+            let mut before = added[..place].iter();
+            let in_way = before.find(|own| !is_chosen(own) && listen::overlap(address, own));
+            if let Some(own) = in_way {
+                return Err(StartError::ListensAlready {
+                    address: address.clone(),
+                    own: (*own).clone(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Prepares a reload, whose new addresses are bound by `open`.
+    fn prepare_with(
+        &mut self,
+        mut reload: Reload,
+        open: Open,
+    ) -> Result<PreparedReload<'_>, StartError> {
         let shared = &*self.0;
         let count = shared.mailboxes.len();
         let pools = lock(&shared.pools).renew(&reload.settings.pools);

@@ -103,7 +103,7 @@ struct SignalState {
 pub(crate) enum ReloadMode {
     /// Reads, prepares and applies.
     Apply,
-    /// Reads, prepares, and applies nothing.
+    /// Reads, checks that it could be prepared, and applies nothing.
     Check,
 }
 
@@ -466,13 +466,13 @@ impl Reloads {
     }
 }
 
-/// Prepares a configuration and drops it, which changes nothing. `Err`: why it cannot be prepared.
+/// Finds out whether a configuration could be prepared: addresses are bound, and nothing listens.
+/// Only a limit of open files that was raised stays. `Err`: why it cannot be prepared.
 fn check_prepared(state: &mut ReloadState, new: &Loaded) -> Result<(), Vec<String>> {
     let servers = servers_of(&new.config, &state.servers);
     let (reload, _) = reload_of(&new.config, &servers, &[])?;
-    let prepared = state.reloader.prepare(reload);
-    let prepared = prepared.map_err(|error| vec![explain(&error)]);
-    prepared.map(drop)
+    let checked = state.reloader.check(reload);
+    checked.map_err(|error| vec![explain(&error)])
 }
 
 /// The order to the workers for a configuration, and a warning about too few file descriptors.
