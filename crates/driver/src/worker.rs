@@ -136,6 +136,32 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Most lingering sessions. Beyond it a session is closed at once.
 const LINGERING_MAX: usize = 1024;
 
+/// Transport of the links of a pool.
+enum PoolTransport {
+    Plain,
+    Tls(ServerTls),
+    /// The pool has ended or never was. No link connects: without the TLS of its pool it would send
+    /// its password in clear text.
+    Ended,
+}
+
+impl PoolTransport {
+    /// TLS for a new link, `None` for a plain one. `Err`: it must not connect.
+    fn tls_of(transport: Option<&PoolTransport>) -> Result<Option<&ServerTls>, &'static str> {
+        match transport {
+            Some(PoolTransport::Plain) => Ok(None),
+            Some(PoolTransport::Tls(tls)) => Ok(Some(tls)),
+            Some(PoolTransport::Ended) | None => Err("the pool has ended"),
+        }
+    }
+}
+
+impl From<Option<ServerTls>> for PoolTransport {
+    fn from(tls: Option<ServerTls>) -> PoolTransport {
+        tls.map_or(PoolTransport::Plain, PoolTransport::Tls)
+    }
+}
+
 const MAX_CLIENTS_REPLY: &[u8] = b"-ERR max number of clients reached\r\n";
 
 pub(crate) struct WorkerLoop {
@@ -173,8 +199,8 @@ pub(crate) struct WorkerLoop {
     lingering: VecDeque<(Instant, ByteStream)>,
     /// Read buffer of all sockets.
     buffer: Vec<u8>,
-    /// TLS of the servers of each pool, by the pool's index; `None`, or no item: plain.
-    pool_tls: Vec<Option<ServerTls>>,
+    /// Transport of the links of each pool, by the pool's index.
+    transports: Vec<PoolTransport>,
     /// Handshakes of clients that are no sessions yet.
     handshakes: Handshakes,
     /// Buffers of all connections with TLS.
@@ -231,6 +257,10 @@ impl WorkerLoop {
         watch(&tick, Token::Tick)?;
         let alarm = timer().map_err(kernel_error("timerfd_create"))?;
         watch(&alarm, Token::Alarm)?;
+        // A pool without an item is plain.
+        let mut transports: Vec<PoolTransport> = pool_tls.into_iter().map(Into::into).collect();
+        let count = transports.len().max(settings.pools.len());
+        transports.resize_with(count, || PoolTransport::Plain);
         let worker = WorkerLoop {
             id,
             allocator: Allocator::new(settings.limits.worker_memory_bytes_max),
@@ -253,7 +283,7 @@ impl WorkerLoop {
             attempts: 0,
             lingering: VecDeque::new(),
             buffer: vec![0; LINK_READ_BYTES],
-            pool_tls,
+            transports,
             handshakes: Handshakes::default(),
             tls_buffers: TlsBuffers::default(),
             tls_memory: TlsMemory::default(),
@@ -362,7 +392,7 @@ impl WorkerLoop {
                     }
                 }
                 WorkerOrder::PoolTls { pool, tls } => {
-                    if let Some(Some(old)) = self.pool_tls.get_mut(pool) {
+                    if let Some(PoolTransport::Tls(old)) = self.transports.get_mut(pool) {
                         *old = tls;
                     }
                 }
@@ -1206,9 +1236,10 @@ impl WorkerLoop {
             return;
         };
         let pool = usize::from(self.engine.pool_of_link(id));
-        let tls = match self.pool_tls.get(pool) {
-            Some(Some(tls)) => TlsStream::to_server(tls, &link.to, &self.tls_memory).map(Some),
-            _ => Ok(None),
+        let tls = match PoolTransport::tls_of(self.transports.get(pool)) {
+            Ok(Some(tls)) => TlsStream::to_server(tls, &link.to, &self.tls_memory).map(Some),
+            Ok(None) => Ok(None),
+            Err(reason) => Err(reason.into()),
         };
         let tls = match tls {
             Ok(tls) => tls,
@@ -1267,8 +1298,8 @@ impl WorkerLoop {
                 after_output,
             } => self.close_session(session, after_output),
             Action::ForgetPool(pool) => {
-                if let Some(tls) = self.pool_tls.get_mut(usize::from(pool)) {
-                    *tls = None;
+                if let Some(transport) = self.transports.get_mut(usize::from(pool)) {
+                    *transport = PoolTransport::Ended;
                 }
             }
             Action::Ask { ticket, question } => {
@@ -1368,10 +1399,11 @@ impl WorkerLoop {
         }
         // Links of a pool that ends keep its TLS, until the last of them is closed.
         for (place, tls) in reload.pool_tls {
-            if self.pool_tls.len() <= place {
-                self.pool_tls.resize(place + 1, None);
+            if self.transports.len() <= place {
+                self.transports
+                    .resize_with(place + 1, || PoolTransport::Ended);
             }
-            self.pool_tls[place] = tls;
+            self.transports[place] = tls.into();
         }
         for NewPassword { source, password } in &reload.passwords {
             self.engine.handle_password(*source, password);
@@ -1523,4 +1555,19 @@ fn reserve() -> Option<OwnedFd> {
 /// The system's text of an error: `Connection refused (os error 111)`.
 fn describe(error: Errno) -> String {
     io::Error::from(error).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A link of a pool that has ended, or that is unknown, does not connect. It is not plain.
+    #[test]
+    fn link_of_an_ended_pool_does_not_connect() {
+        for transport in [Some(&PoolTransport::Ended), None] {
+            assert!(PoolTransport::tls_of(transport).is_err());
+        }
+        let plain = PoolTransport::from(None);
+        assert!(matches!(PoolTransport::tls_of(Some(&plain)), Ok(None)));
+    }
 }
