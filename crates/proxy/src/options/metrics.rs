@@ -32,9 +32,9 @@ pub(super) const READY_REQUIRES_SERVER: Opt = Opt {
     name: "ready-requires-server",
     kind: OptionKind::Switch(|values| &mut values.ready_requires_server),
     brief: "Whether /ready fails while no server of the pool answers",
-    more: "Switch it off for a pool that clients can do without. Then the other pools stay in \
-           service while its servers are down. A pool with prefixes needs a server for each of \
-           them.",
+    more: "It fails as well while a server refuses the configured login, which it accepted \
+           before. Switch it off for a pool that clients can do without. Then the other pools \
+           stay in service meanwhile. A pool with prefixes needs a server for each of them.",
     example: "false",
     per_pool: true,
     ..OPTION
