@@ -31,13 +31,13 @@ const LOOK_UPS_MAX: usize = 16;
 static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
 
 /// What a look-up found: `Err` says why there is no address.
-type Found = Result<(), String>;
+type FoundName = Result<(), String>;
 
 /// The way in which names are looked up.
 #[derive(Clone, Copy)]
 struct Resolver {
     /// Looks up one name. The system's resolver may block.
-    look_up: fn(&str) -> Found,
+    look_up: fn(&str) -> FoundName,
     /// How long to wait for all names together.
     wait: Duration,
     /// Number of look-ups that run now.
@@ -166,7 +166,7 @@ fn host_name(address: &Address) -> Option<&str> {
     }
 }
 
-fn look_up(name: &str) -> Found {
+fn look_up(name: &str) -> FoundName {
     let addresses = (name, 0).to_socket_addrs().map(|mut found| found.next());
     let none = || io::Error::other("the resolver knows none");
     match addresses.and_then(|first| first.ok_or_else(none)) {
@@ -180,7 +180,7 @@ fn look_up(name: &str) -> Found {
 fn look_up_all<'a>(
     names: impl Iterator<Item = &'a str>,
     resolver: Resolver,
-) -> Result<BTreeMap<String, Found>, String> {
+) -> Result<BTreeMap<String, FoundName>, String> {
     let mut waiting: Vec<String> = names.map(str::to_owned).collect();
     waiting.sort();
     waiting.dedup();
@@ -245,7 +245,7 @@ mod tests {
     }
 
     /// Names that begin with `no` have no address, and names that begin with `slow` hang.
-    fn resolver(name: &str) -> Found {
+    fn resolver(name: &str) -> FoundName {
         if name.starts_with("slow") {
             thread::sleep(Duration::from_secs(30));
         }
