@@ -112,7 +112,8 @@ fn words_of_server(error: &Error) -> Option<&'static str> {
                  file of its CA"
             }
             CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
-                "the server's certificate has expired; renew it at the server"
+                "the server's certificate has expired; renew it at the server, or is the clock \
+                 wrong?"
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 "the server's certificate is not valid yet; is the clock right?"
@@ -122,8 +123,8 @@ fn words_of_server(error: &Error) -> Option<&'static str> {
                  that it has"
             }
             error if is_ca_of_peer(error) => {
-                "the server's certificate is that of a CA, as 'openssl req -x509' makes it; give \
-                 the server a certificate that is none of a CA"
+                "the server's certificate is a CA certificate (CA:TRUE), as 'openssl req -x509' \
+                 makes it; give the server a leaf certificate"
             }
             _ => "the server's certificate cannot be verified",
         },
@@ -169,7 +170,8 @@ fn words_of_client(error: &Error) -> Option<&'static str> {
                 "the client's certificate is not valid yet"
             }
             error if is_ca_of_peer(error) => {
-                "the client's certificate is that of a CA, as 'openssl req -x509' makes it"
+                "the client's certificate is a CA certificate (CA:TRUE), as 'openssl req -x509' \
+                 makes it"
             }
             _ => "the client's certificate cannot be verified",
         },

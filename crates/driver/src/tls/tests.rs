@@ -577,12 +577,15 @@ fn server_config(identity: &TlsIdentity) -> Arc<rustls::ServerConfig> {
     Arc::new(config.unwrap())
 }
 
-/// The certificate of a CA, as that of a server says so in the error. One that is signed by itself
-/// and is none of a CA is good, if it is trusted.
+/// The error names a CA certificate that a server shows. A leaf certificate that is signed by
+/// itself is good, if it is trusted.
 #[test]
 fn ca_is_no_certificate_of_a_server() {
     for (is_ca, words) in [
-        (true, Some("the server's certificate is that of a CA, as")),
+        (
+            true,
+            Some("the server's certificate is a CA certificate (CA:TRUE), as"),
+        ),
         (false, None),
     ] {
         let key = KeyPair::generate().unwrap();
@@ -628,7 +631,10 @@ fn error_of_server_says_its_reason() {
         "{text}"
     );
     for (year, words) in [
-        (2000, "the server's certificate has expired; renew"),
+        (
+            2000,
+            "the server's certificate has expired; renew it at the server, or is the clock wrong?",
+        ),
         (
             3000,
             "the server's certificate is not valid yet; is the clock",
