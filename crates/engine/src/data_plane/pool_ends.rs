@@ -238,10 +238,13 @@ impl DataPlane {
     }
 
     /// Whether a session may take its unsent requests to another pool: it has no state at its
-    /// server, and its requests are there as the client sent them.
+    /// server, its requests are there as the client sent them, and it wants the reply of the next
+    /// request. CLIENT REPLY OFF or SKIP would silence the first request that it reads again.
     fn may_take_unsent_to(&self, id: SessionId, pool: u16) -> bool {
         let is_plain = |session: &Session| {
-            session.pins.is_empty() && !session.state.any(Flags::REWRITES_KEYS | Flags::UNPINNING)
+            session.pins.is_empty()
+                && !session.state.any(Flags::REWRITES_KEYS | Flags::UNPINNING)
+                && session.state.wants_replies()
         };
         self.leaving(id) == Some(Leaving::WhenAnswered)
             && self.sessions.get(id).is_some_and(is_plain)

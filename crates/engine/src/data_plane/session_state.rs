@@ -360,6 +360,12 @@ impl SessionState {
         self.gate.any(Flags::SILENT)
     }
 
+    /// Whether the client wants the reply of each request: neither CLIENT REPLY OFF, nor SKIP for
+    /// the present or the next request, is in effect.
+    pub(crate) fn wants_replies(self) -> bool {
+        self.reply_mode == ReplyMode::On(Skip::None)
+    }
+
     /// Whether the client wants no bytes at all.
     pub(crate) fn replies_are_off(self) -> bool {
         matches!(self.reply_mode, ReplyMode::Off(_))

@@ -702,6 +702,36 @@ fn unsent_requests_go_to_the_new_server_in_order() {
     assert_eq!(world.engine.counters().failed_not_sent, 0);
 }
 
+/// CLIENT REPLY OFF or SKIP does not silence an unsent request that the client sent in front of it.
+/// That request ends with its lost server, and later replies stay in their places.
+#[test]
+fn unsent_request_in_front_of_client_reply_gets_its_reply() {
+    for mode in ["SKIP", "OFF"] {
+        let mut reloaded = Reloaded::new(settings());
+        let session = reloaded.accepts(0);
+        let world = &mut reloaded.world;
+        world.may_ask(session, &["CLIENT REPLY x"]);
+        world.lose(world.shared);
+        world.connecting();
+        world.asks(session, &["GET a", &format!("CLIENT REPLY {mode}")]);
+        world.lose(world.shared);
+        assert_eq!(world.got(session), "", "the request waits");
+        reloaded.takes(vec![pool("default", 2)]);
+        let world = &mut reloaded.world;
+        let new = new_link(world);
+        world.up(new);
+        world.asks(session, &["INCR b", "INCR c"]);
+        world.wait_ms(HOLD_MS + 100);
+        let got = world.got(session);
+        assert!(got.starts_with("-NOTSENT"), "{mode}: {got}");
+        let asked = requests(&["INCR b", "INCR c"]);
+        assert_eq!(world.sent(new).into_bytes(), asked, "{mode}");
+        world.says(new, ":1\r\n:2\r\n");
+        let replies = if mode == "SKIP" { ":2\r\n" } else { "" };
+        assert_eq!(world.got(session), replies, "{mode}");
+    }
+}
+
 /// Unsent requests keep the deadline of the time when they were read.
 #[test]
 fn unsent_request_keeps_its_deadline_at_the_new_server() {
