@@ -166,7 +166,8 @@ pub(super) const LOST_SUBSCRIPTIONS: Opt = Opt {
     brief: "The fate of subscribers when their link to a server is lost",
     more: "With `close`, respool closes their connections, as the server would close them: a \
            client learns that it may have missed messages, and subscribes again. With `keep`, \
-           respool subscribes again, and the client does not learn of it.",
+           respool subscribes again, and the client does not learn of it. The same holds if a \
+           reload gives the pool other servers.",
     example: "keep",
     at_reload: AtReload::Applies,
     ..OPTION
