@@ -180,7 +180,7 @@ impl Pubsub {
         mut subscriber: Box<Subscriber>,
     ) -> Option<Vec<u8>> {
         let names = || request.args().skip(1);
-        let line = self.line_for(plane, id, subscriber.hub, kind, request);
+        let line = self.line_for(plane, subscriber.hub, kind, request);
         let (line, refused) = match line {
             Ok(line) if on => {
                 let of = (kind, line);
@@ -223,19 +223,19 @@ impl Pubsub {
     }
 
     /// The line for the channels of a request, or the error reply: the sharded channels of one
-    /// request must be of one slot.
+    /// request must be of one slot. The hub's pool decides. A session with WATCH may still be in
+    /// the pool that the hub has left.
     fn line_for(
         &mut self,
         plane: &DataPlane,
-        id: SessionId,
         hub: HubId,
         kind: ChannelKind,
         request: &Request<'_>,
     ) -> Result<u16, Vec<u8>> {
+        let pool = usize::from(self.hub(hub).pool);
+        let have_places = plane.pools.first_of(pool).cluster().is_some();
         let mut slots = request.args().skip(1).map(hash_slot);
-        let (ChannelKind::Shard, true, Some(slot)) =
-            (kind, plane.channels_have_places(id), slots.next())
-        else {
+        let (ChannelKind::Shard, true, Some(slot)) = (kind, have_places, slots.next()) else {
             return Ok(HOME);
         };
         if !slots.all(|other| other == slot) {
@@ -244,7 +244,6 @@ impl Pubsub {
             return Err(crossing);
         }
         let now = plane.now;
-        let pool = usize::from(self.hub(hub).pool);
         let pool = plane.pools.subpools_of(pool)[0];
         let owner = plane.pools.server_of(Group { pool, number: slot });
         Ok(self.hub(hub).line_to(owner, now))

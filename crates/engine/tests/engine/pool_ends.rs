@@ -559,6 +559,116 @@ fn kept_sharded_channel_follows_the_kind_of_its_pool() {
     assert_eq!(world.closed_sessions(), []);
 }
 
+/// The nodes of a Cluster name the owners of all slots.
+fn name_owners(world: &mut World, links: &[LinkId], owners: &Owners) {
+    for _ in 0..20 {
+        world.wait_ms(50);
+        for link in links {
+            for args in world.asked(*link) {
+                if let Some(said) = owners.said(&args) {
+                    world.says(*link, said);
+                }
+            }
+        }
+    }
+}
+
+/// A session in RESP3 subscribes to `c` and watches a key.
+fn subscribes_and_watches(world: &mut World, session: SessionId, key: &str) {
+    let up = |world: &mut World| {
+        let links = world.connecting();
+        for link in &links {
+            world.up(*link);
+        }
+        links
+    };
+    world.asks(session, &["HELLO 3"]);
+    up(world);
+    world.asks(session, &["SUBSCRIBE c"]);
+    let mut lines = up(world).into_iter();
+    let line = lines.find(|link| world.sent(*link).contains("SUBSCRIBE"));
+    let line = line.expect("the hub subscribes");
+    world.says(line, confirmed("subscribe", "c"));
+    assert!(world.got(session).contains("subscribe"));
+    world.asks(session, &[&format!("WATCH {key}")]);
+    let mut own = up(world).into_iter();
+    let own = own.find(|link| world.sent(*link).contains("WATCH"));
+    world.says(own.expect("the session has a link"), "+OK\r\n");
+    assert_eq!(world.got(session), "+OK\r\n");
+}
+
+/// A session whose WATCH keeps it in its old pool subscribes where its hub is by now: the hub has
+/// moved from a Cluster to a single server, or from there to a Cluster.
+#[test]
+fn session_with_watch_subscribes_in_the_pool_of_its_hub() {
+    let nodes = cluster(2);
+    let owners = Owners::of(&nodes);
+    let key = owners.key_at(1, "k");
+    let channel = format!("x{{{key}}}");
+    for from_cluster in [true, false] {
+        let (first, second, place) = match from_cluster {
+            true => (nodes.clone(), pool("default", 3), 2),
+            false => {
+                let kind = nodes.pools[0].kind.clone();
+                (
+                    settings(),
+                    PoolSettings {
+                        kind,
+                        ..pool("default", 1)
+                    },
+                    1,
+                )
+            }
+        };
+        let mut reloaded = Reloaded::new(first);
+        if from_cluster {
+            let links = reloaded.world.all_shared.clone();
+            name_owners(&mut reloaded.world, &links, &owners);
+        }
+        let session = reloaded.accepts(0);
+        subscribes_and_watches(&mut reloaded.world, session, &key);
+        reloaded.takes(vec![second]);
+        let world = &mut reloaded.world;
+        let links = world.connecting();
+        for link in &links {
+            world.up(*link);
+        }
+        if !from_cluster {
+            name_owners(world, &links, &owners);
+        }
+        world.wait_ms(100);
+        let mut lines = world.connecting().into_iter();
+        let home = lines.next().expect("the hub has moved");
+        world.up(home);
+        assert!(world.sent(home).contains("SUBSCRIBE"));
+        world.says(home, confirmed("subscribe", "c"));
+        world.asks(session, &[&format!("SSUBSCRIBE {channel}")]);
+        // respool asks a server for the right to the command.
+        let shared = [world.all_shared.clone(), links].concat();
+        for link in shared.iter().copied().cycle().take(5 * shared.len()) {
+            for args in world.asked(link) {
+                let said = match (args[0].as_str(), owners.said(&args)) {
+                    ("EXEC", _) => "*0\r\n".to_owned(),
+                    (_, said) => said.unwrap_or("+OK\r\n".to_owned()),
+                };
+                world.says(link, said);
+            }
+        }
+        let line = world.connecting().first().copied().unwrap_or(home);
+        assert_eq!((line == home, world.server_of(line)), (from_cluster, place));
+        if line != home {
+            world.up(line);
+        }
+        let sent = world.sent(line);
+        assert!(sent.contains("SSUBSCRIBE"), "{sent}");
+        world.says(line, confirmed("ssubscribe", &channel));
+        assert!(world.got(session).contains("ssubscribe"));
+        world.asks(session, &[&format!("SUNSUBSCRIBE {channel}")]);
+        assert!(world.sent(line).contains("SUNSUBSCRIBE"));
+        assert_eq!(world.closed_sessions(), []);
+    }
+}
+
 /// The sessions of a removed pool get their replies and are closed. Then its links close, and INFO
 /// does not show its server.
 #[test]
