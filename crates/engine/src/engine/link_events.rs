@@ -130,7 +130,8 @@ impl Engine {
         // In front of all errors: sessions that move to another pool get none.
         self.plane.leave_after_loss(&down);
         self.pubsub.follow_pool_ends(&mut self.plane);
-        // In front of all steps that take requests away with their bytes.
+        // In front of all later steps that take requests away with their bytes. The sessions that
+        // move have taken theirs already.
         self.local.link_down(&mut self.plane, &down);
         // The routes change first: requests that move follow them.
         self.discovery.link_down(&mut self.plane, &down);
