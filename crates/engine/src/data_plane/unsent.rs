@@ -54,7 +54,10 @@ impl DataPlane {
         }
         let leaves = |entry: &Entry, _: &[u8]| {
             let is_behind = |first: &u32| entry.seq.wrapping_sub(*first) as i32 >= 0;
-            firsts.get(&entry.session).is_some_and(is_behind)
+            let leaves = firsts.get(&entry.session).is_some_and(is_behind);
+            // Requests are joined as they are sent. A joined one has not its own bytes.
+            debug_assert!(!leaves || !entry.class.is_joined(), "{:?}", entry.class);
+            leaves
         };
         let mut taken: BTreeMap<SessionId, Vec<Departed>> = BTreeMap::new();
         for id in links {
@@ -71,17 +74,19 @@ impl DataPlane {
         }
     }
 
-    /// The shared links to a pool that are not connected, and whose ledgers have requests. A ledger
-    /// with requests in flight belongs to a loss that is not handled yet.
+    /// The shared links to a pool that are not connected, and whose ledgers have unsent requests
+    /// only. The ledger of a loss that is not handled yet is not sorted out: it may have requests
+    /// that were sent, or that have left joined.
     fn links_with_unsent(&self, pool: u16) -> Vec<LinkId> {
-        let has_unsent = |link: &Link| {
+        let has_unsent = |id: LinkId, link: &Link| {
             link.role == LinkRole::Shared
                 && !link.is_up()
+                && !self.is_link_lost(id)
                 && !link.ledger.is_empty()
                 && self.pool_of(link.kind.server).parent == pool
                 && link.ledger.sent() == 0
         };
-        let links = self.links.iter().filter(|(_, link)| has_unsent(link));
+        let links = self.links.iter().filter(|(id, link)| has_unsent(*id, link));
         links.map(|(id, _)| id).collect()
     }
 
@@ -143,6 +148,25 @@ fn first_of_last(session: &Session, mut places: Vec<u32>) -> Option<u32> {
 mod tests {
     use super::*;
     use crate::data_plane::test_plane::{plane_with_link, session_of};
+
+    /// A lost link gives no requests back before its loss is handled.
+    #[test]
+    fn lost_link_has_no_unsent_requests_before_its_loss_is_handled() {
+        let (mut plane, link) = plane_with_link();
+        let id = session_of(&mut plane);
+        let stamp = plane.now_stamp;
+        let entry = Entry {
+            len: 4,
+            ..Entry::of(id, 0, stamp)
+        };
+        let state = plane.links.get_mut(link).expect("the link is open");
+        state.ledger.push(entry, b"SET1");
+        plane.lose_link(link, "the test loses it");
+        assert_eq!(plane.links_with_unsent(0), []);
+        let lost = plane.turn.lost_links.pop_front().expect("it is noted");
+        plane.take_down(lost, false);
+        assert_eq!(plane.links_with_unsent(0), [link]);
+    }
 
     /// A session gets its last requests back up to the first one that stays, also where the
     /// numbers of the places wrap.
