@@ -357,16 +357,20 @@ impl DataPlane {
     }
 
     /// Notes that a session is to read requests again, which were read at `asked` at the earliest.
-    /// They are the first `len` bytes that it holds.
+    /// They are the first `len` bytes that it holds. Bytes behind them that have waited get the
+    /// same time, which is earlier than theirs.
     pub(crate) fn note_read_again(&mut self, id: SessionId, asked: Stamp, len: usize) {
         let waits_for_client = |session: &Session| session.state.holds().any(Holds::BY_CLIENT);
         if self.sessions.get(id).is_some_and(waits_for_client) {
             return;
         }
-        let counts = true;
-        self.deadlines
-            .held
-            .insert(id, Arrival { asked, len, counts });
+        let behind = self.deadlines.held.get(&id).filter(|held| held.counts);
+        let arrival = Arrival {
+            asked,
+            len: len + behind.map_or(0, |held| held.len),
+            counts: true,
+        };
+        self.deadlines.held.insert(id, arrival);
     }
 
     /// Whether an unanswered request of a session may wait for longer than its deadline.
@@ -374,5 +378,26 @@ impl DataPlane {
         self.waits_at_server(id)
             || self.polling.holds(id)
             || self.sessions.get(id).is_some_and(Session::defers_wait)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::base::time::Time;
+    use crate::data_plane::session_state::Holds;
+    use crate::data_plane::test_plane::{plane_with_link, session_of};
+
+    /// Bytes that wait keep a deadline when their session gets earlier requests back in front of
+    /// them: it is that of the first request.
+    #[test]
+    fn held_bytes_keep_a_deadline_behind_requests_read_again() {
+        let (mut plane, _) = plane_with_link();
+        let id = session_of(&mut plane);
+        let early = plane.now_stamp;
+        plane.now = Time(1_000_000);
+        plane.hold(id, Holds::LINK);
+        plane.note_arrival(id, plane.now.stamp(), 5);
+        plane.note_read_again(id, early, 7);
+        assert_eq!(plane.take_arrival(id), Some((early, 12)));
     }
 }
