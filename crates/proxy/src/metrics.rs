@@ -140,6 +140,9 @@ impl ProcessPages {
     }
 }
 
+/// The most reasons of one pool on /ready. One more line counts the rest.
+const REASONS_MAX: usize = 32;
+
 /// The reasons why respool is not ready, one a line. Empty: it is ready.
 fn reasons(pools: &[PoolName], unready: &[Vec<Unready>], draining: bool) -> String {
     let mut text = String::new();
@@ -147,8 +150,19 @@ fn reasons(pools: &[PoolName], unready: &[Vec<Unready>], draining: bool) -> Stri
         text.push_str("respool is stopping\n");
     }
     for (pool, reasons) in pools.iter().zip(unready) {
-        for reason in reasons.iter().filter(|_| pool.is_required) {
+        if !pool.is_required {
+            continue;
+        }
+        let (shown, rest) = reasons.split_at(reasons.len().min(REASONS_MAX));
+        for reason in shown {
             text.push_str(&format!("pool {}: {}\n", pool.name, reason_text(reason)));
+        }
+        if !rest.is_empty() {
+            text.push_str(&format!(
+                "pool {}: {} more reasons\n",
+                pool.name,
+                rest.len()
+            ));
         }
     }
     text
@@ -247,6 +261,10 @@ mod tests {
              pool pages: no server answers for keys with the prefix `se\\nss:`\n\
              pool pages: a:1 does not accept the configured login any more\n"
         );
+        let many = (0..REASONS_MAX + 2).map(|_| down(Some(b"p"))).collect();
+        let text = told([vec![], many, vec![]]);
+        assert_eq!(text.lines().count(), REASONS_MAX + 1);
+        assert!(text.ends_with("pool jobs: 2 more reasons\n"), "{text}");
         assert_eq!(
             reasons(&pools, &[vec![], vec![], vec![]], true),
             "respool is stopping\n"
