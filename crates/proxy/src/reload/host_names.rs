@@ -30,7 +30,7 @@ const LOOK_UPS_MAX: usize = 16;
 /// The look-ups that run now.
 static LOOK_UPS: AtomicUsize = AtomicUsize::new(0);
 
-/// What a look-up found: `Err` says why there is no address.
+/// The result of a look-up: `Err` says why there is no address.
 type FoundName = Result<(), String>;
 
 /// The way in which names are looked up.
