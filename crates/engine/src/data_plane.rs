@@ -105,7 +105,7 @@ use crate::data_plane::actions::{Action, Event, WorkerId};
 use crate::data_plane::awaited_nodes::AwaitedNodes;
 use crate::data_plane::bounds_met::Bounds;
 use crate::data_plane::coalesce::{Coalescing, RepeatedRequests};
-use crate::data_plane::deadlines::Arrivals;
+use crate::data_plane::deadlines::WaitingSince;
 use crate::data_plane::flush_rule::WorkerLoad;
 use crate::data_plane::handshake::Identity;
 use crate::data_plane::hot_keys::HotKeys;
@@ -162,7 +162,7 @@ pub(crate) struct DataPlane {
     pub(crate) now_stamp: Stamp,
     /// The time when the requests that are being dispatched were read. It is before `now_stamp`
     /// while waiting requests are dispatched.
-    pub(crate) asked: Stamp,
+    pub(crate) read_at: Stamp,
     /// The state of the random numbers.
     pub(crate) random: u64,
 
@@ -237,7 +237,7 @@ pub(crate) struct DataPlane {
 
     // Sessions that wait, and requests that are not simple.
     /// The times when requests that wait were read.
-    pub(crate) deadlines: Arrivals,
+    pub(crate) deadlines: WaitingSince,
     /// Sessions that get large replies, or take replies slowly.
     pub(crate) slow_readers: SlowReaders,
     /// Sessions that are not read, because they do not take their output.
@@ -286,8 +286,8 @@ impl DataPlane {
             turn: TurnLists::default(),
             now,
             now_stamp: now.stamp(),
-            asked: now.stamp(),
-            deadlines: Arrivals::default(),
+            read_at: now.stamp(),
+            deadlines: WaitingSince::default(),
             sessions: Slab::new(),
             links: Slab::new(),
             link_index: LinkIndex::default(),
@@ -362,7 +362,7 @@ impl DataPlane {
         debug_assert!(now >= self.now, "time runs back");
         self.now = now;
         self.now_stamp = now.stamp();
-        self.asked = self.now_stamp;
+        self.read_at = self.now_stamp;
         self.memory.begin_turn(self.held_bytes);
     }
 }
@@ -938,7 +938,7 @@ impl DataPlane {
     pub(crate) fn is_to_wait(&self, id: SessionId) -> bool {
         self.sessions.get(id).is_some_and(|session| {
             let is_held = session.state.holds().any(Holds::ROOM);
-            is_held && session.asked.is_some_and(may_wait)
+            is_held && session.last_command.is_some_and(may_wait)
                 || self.polling.holds(id)
                 || session.defers_wait()
         })

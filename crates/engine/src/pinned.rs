@@ -82,10 +82,10 @@ impl Pinned {
             }
             PinnedCompletion::Wait(waiting) => {
                 if let Some(all) = &waiting.rest {
-                    plane.note_begun_at(all.asked);
+                    plane.note_begun_at(all.read_at);
                 }
                 match self.settle_wait(plane, link, *waiting, reply) {
-                    WaitOutcome::Reply(reply) => plane.pass_on(entry, &reply),
+                    WaitOutcome::Reply(reply) => plane.answer_or_fail(entry, &reply),
                     WaitOutcome::Nothing => {}
                     WaitOutcome::Next { rest, refused } => {
                         return PinnedOutcome::WaitsAtNext(rest, refused);
@@ -156,7 +156,7 @@ impl Pinned {
             return None;
         }
         if tunnel && !was_up {
-            let (seq, command) = (session.take_seq(), session.asked);
+            let (seq, command) = (session.take_seq(), session.last_command);
             return Some(Entry::of(by, seq, plane.now_stamp).of_command(command));
         }
         if was_up && pins.any(Pins::STATE) {
@@ -206,7 +206,7 @@ impl Pinned {
         // if the server has answered soon enough.
         let has_more = !session.held.is_empty() && !session.pins.is_empty();
         let now = plane.now_stamp;
-        let is_old = |entry: &Entry| now.ms_since(entry.asked) >= LAST_WORDS_MS;
+        let is_old = |entry: &Entry| now.ms_since(entry.read_at) >= LAST_WORDS_MS;
         if !has_more || link.ledger.back().is_none_or(is_old) {
             self.send_the_rest(plane, own);
         }

@@ -184,7 +184,7 @@ impl Pubsub {
         let (line, refused) = match line {
             Ok(line) if on => {
                 let of = (kind, line);
-                let refused = self.refuse_subscription(plane, id, &subscriber, of, request);
+                let refused = self.prepare_subscription(plane, id, &subscriber, of, request);
                 (line, refused)
             }
             Ok(line) => (line, None),
@@ -927,7 +927,7 @@ impl Pubsub {
 impl Pubsub {
     /// The error reply to a session that may not subscribe now. `None`: it may, and its line has a
     /// link.
-    fn refuse_subscription(
+    fn prepare_subscription(
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,

@@ -52,7 +52,7 @@ enum KeyGroups {
     /// A pool without subpools: the owner's own number.
     Whole(u16),
     /// A pool with subpools: numbers in the order in which the owners are first met.
-    Parts {
+    BySubpool {
         groups: Vec<Group>,
         numbers: HashMap<Group, u16>,
     },
@@ -62,7 +62,7 @@ impl KeyGroups {
     fn new(pools: &Pools, pool: u16) -> KeyGroups {
         match pools.subpools_of(usize::from(pool)) {
             [only] if *only == pool => KeyGroups::Whole(pool),
-            _ => KeyGroups::Parts {
+            _ => KeyGroups::BySubpool {
                 groups: Vec::new(),
                 numbers: HashMap::new(),
             },
@@ -73,10 +73,12 @@ impl KeyGroups {
     fn number_of(&mut self, group: Group) -> u16 {
         match self {
             KeyGroups::Whole(_) => group.number,
-            KeyGroups::Parts { groups, numbers } => *numbers.entry(group).or_insert_with(|| {
-                groups.push(group);
-                (groups.len() - 1) as u16
-            }),
+            KeyGroups::BySubpool { groups, numbers } => {
+                *numbers.entry(group).or_insert_with(|| {
+                    groups.push(group);
+                    (groups.len() - 1) as u16
+                })
+            }
         }
     }
 
@@ -86,13 +88,13 @@ impl KeyGroups {
                 pool: *pool,
                 number,
             },
-            KeyGroups::Parts { groups, .. } => groups[usize::from(number)],
+            KeyGroups::BySubpool { groups, .. } => groups[usize::from(number)],
         }
     }
 
     /// Whether there were more owners than numbers.
     fn is_over(&self) -> bool {
-        matches!(self, KeyGroups::Parts { groups, .. } if groups.len() > 1 << u16::BITS)
+        matches!(self, KeyGroups::BySubpool { groups, .. } if groups.len() > 1 << u16::BITS)
     }
 }
 
@@ -549,7 +551,7 @@ impl Scatter {
             let entry = Entry {
                 len: bytes.len() as u32,
                 class: Class::of(reads),
-                ..Entry::of(session_id, seq, plane.asked).with_completion(true)
+                ..Entry::of(session_id, seq, plane.read_at).with_completion(true)
             };
             let completion = Completion::Scatter(ScatterCompletion::Share {
                 index: index as u16,
@@ -644,7 +646,7 @@ impl Scatter {
             scattered.qualify_failure(&mut reply);
         }
         if scattered.failure.is_none() {
-            plane.note_whole(entry.session, scattered.id.into(), entry.asked);
+            plane.note_whole(entry.session, scattered.id.into(), entry.read_at);
         }
         Some(Finished {
             entry: entry.of_command(scattered.id).silenced(scattered.silent),
@@ -763,7 +765,7 @@ mod tests {
     /// are noticed.
     #[test]
     fn key_groups_have_distinct_numbers_up_to_the_bound() {
-        let mut key_groups = KeyGroups::Parts {
+        let mut key_groups = KeyGroups::BySubpool {
             groups: Vec::new(),
             numbers: HashMap::new(),
         };

@@ -114,9 +114,9 @@ impl Transactions {
         plane: &mut DataPlane,
         session: SessionId,
         command: Option<CommandId>,
-        asked: Stamp,
+        read_at: Stamp,
     ) -> Dispatched {
-        match plane.expire_request(session, command, asked) {
+        match plane.expire_request(session, command, read_at) {
             Some(reply) => self.leave_transaction(plane, session, &reply),
             None => Dispatched::Done,
         }

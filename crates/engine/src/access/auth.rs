@@ -421,7 +421,7 @@ impl Access {
         match login.hello {
             Some(hello) => {
                 let steps = [ReplyStep::request(hello)].into();
-                plane.begin_steps(entry.session, steps, (entry.is_silent(), entry.asked));
+                plane.begin_steps(entry.session, steps, (entry.is_silent(), entry.read_at));
                 plane.deliver_to(entry, b"");
             }
             None => plane.deliver_to(entry, &said),

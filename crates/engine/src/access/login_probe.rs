@@ -210,7 +210,7 @@ impl Access {
         }
         let limit_ms = plane.settings.timeouts.request_ms;
         let now = plane.now_stamp;
-        let is_late = |attempt: &UnaskedLogin| now.ms_since(attempt.entry.asked) >= limit_ms;
+        let is_late = |attempt: &UnaskedLogin| now.ms_since(attempt.entry.read_at) >= limit_ms;
         while limit_ms > 0 && self.login_probes.queue.front().is_some_and(is_late) {
             let Some(attempt) = self.login_probes.queue.pop_front() else {
                 return;
@@ -411,8 +411,8 @@ impl Access {
         };
         let entry = Entry {
             len: request.len() as u32,
-            command: session.asked.into(),
-            ..Entry::of(id, session.take_seq(), plane.asked)
+            command: session.last_command.into(),
+            ..Entry::of(id, session.take_seq(), plane.read_at)
                 .with_completion(true)
                 .silenced(session.state.is_silent())
         };

@@ -618,7 +618,10 @@ fn write_client_line(plane: &DataPlane, line: &mut String, session_id: SessionId
     // A session without a hold is about to be read again, so it counts as read.
     let is_unread = session.is_unread && session.state.is_held();
     put("events", &if is_unread { "" } else { "r" });
-    put("cmd", &session.asked.map_or("NULL", |id| id.get().name));
+    put(
+        "cmd",
+        &session.last_command.map_or("NULL", |id| id.get().name),
+    );
     let user = within.map_or(session.user, |within| within.user);
     put("user", &plane.user_name(user));
     let redirect = match rare.and_then(|rare| rare.target.redirect.as_ref()) {

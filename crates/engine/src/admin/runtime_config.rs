@@ -171,8 +171,8 @@ impl Admin {
             AdminCompletion::Control(control) => {
                 match self.settle_control(plane, entry, *control, reply) {
                     ControlReply::Gone => {}
-                    ControlReply::Pass => plane.pass_on(entry, reply),
-                    ControlReply::Reply(reply) => plane.pass_on(entry, &reply),
+                    ControlReply::Pass => plane.answer_or_fail(entry, reply),
+                    ControlReply::Reply(reply) => plane.answer_or_fail(entry, &reply),
                     ControlReply::Ask(own) => return Some(own),
                 }
             }

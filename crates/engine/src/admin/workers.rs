@@ -401,7 +401,7 @@ impl Admin {
         let links = plane.links.iter().map(|(_, link)| link);
         let oldest = links
             .filter(|link| !link.waits && link.tunnel.is_none() && of_pool(link))
-            .flat_map(|link| link.ledger.iter().map(|entry| entry.asked))
+            .flat_map(|link| link.ledger.iter().map(|entry| entry.read_at))
             .chain(deferred)
             .max_by_key(|asked| now.ticks_since(*asked));
         if oldest.is_some_and(|at| now.ticks_since(at) >= now.ticks_since(pause.since)) {
@@ -637,7 +637,7 @@ mod tests {
                 let entry = Entry::of(id, seq, plane.now_stamp);
                 let ledger = &mut plane.links.get_mut(link).expect("a link").ledger;
                 ledger.push(entry, b"");
-                ledger.flush(entry.asked);
+                ledger.flush(entry.read_at);
                 entry
             };
             let earlier = read_at(&mut plane, 0, 0);
@@ -647,13 +647,13 @@ mod tests {
             for ms in [1_500, 3_000] {
                 plane.begin_turn(at(ms));
                 assert_eq!(admin.settle_pause(&plane, 0, None), None, "at {ms} ms");
-                let deferred = Some(later.asked);
+                let deferred = Some(later.read_at);
                 assert_eq!(admin.settle_pause(&plane, 0, deferred), None);
             }
             let ledger = &mut plane.links.get_mut(link).expect("a link").ledger;
             ledger.pop_answered(earlier);
-            assert_eq!(admin.settle_pause(&plane, 0, Some(earlier.asked)), None);
-            let settled = admin.settle_pause(&plane, 0, Some(later.asked));
+            assert_eq!(admin.settle_pause(&plane, 0, Some(earlier.read_at)), None);
+            let settled = admin.settle_pause(&plane, 0, Some(later.read_at));
             assert!(settled.is_some());
         }
     }

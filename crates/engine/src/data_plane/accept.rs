@@ -75,7 +75,7 @@ impl DataPlane {
             fd: from.fd,
             is_unread: false,
             has_queued: false,
-            asked: None,
+            last_command: None,
             bytes_in: 0,
             bytes_out: 0,
             accepted_at: self.now,

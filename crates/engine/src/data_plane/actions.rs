@@ -29,8 +29,8 @@ pub enum Action {
     },
     /// Read the session's socket (true), or do not read it until the next such action (false).
     ReadSession(SessionId, bool),
-    /// Free the TLS of this pool, by its index in [`crate::settings::Settings::pools`]. A reload has
-    /// ended the pool, and its last link is closed.
+    /// Free the TLS of this pool, by its index in [`crate::settings::Settings::pools`]. A reload
+    /// has ended the pool, and its last link is closed.
     ForgetPool(u16),
     /// Send this question to every other worker. Each calls [`crate::Engine::handle_question`].
     Ask {

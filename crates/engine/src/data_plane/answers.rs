@@ -15,7 +15,7 @@ impl DataPlane {
     pub(crate) fn answer_reply(&mut self, id: SessionId, reply: &[u8]) -> Dispatched {
         if let Some(session) = self.sessions.get_mut(id) {
             let seq = session.take_seq();
-            let (silent, command) = (session.state.is_silent(), session.asked);
+            let (silent, command) = (session.state.is_silent(), session.last_command);
             self.counters.requests_answered_locally += 1;
             self.note_if_own_error(id, command, reply);
             self.deliver(id, seq, 1, if silent { &[] } else { reply });

@@ -75,12 +75,12 @@ impl DataPlane {
         let Some(link) = self.links.get_mut(on).filter(|link| link.accepting()) else {
             return false;
         };
-        session.asked = Some(id);
+        session.last_command = Some(id);
         let entry = Entry {
             len: bytes.len() as u32,
             command: id.into(),
             class,
-            ..Entry::of(session_id, session.take_seq(), self.asked)
+            ..Entry::of(session_id, session.take_seq(), self.read_at)
         };
         link.ledger.push(entry, bytes);
         self.counters.link_requests += 1;

@@ -142,14 +142,14 @@ const SECTIONS: [BatchSection; 3] = [
         member: Class::OfGets,
         args: 1,
         collapses: true,
-        alone: Class::Moved,
+        alone: Class::Reordered,
     },
     BatchSection {
         whole: None,
-        member: Class::Moved,
+        member: Class::Reordered,
         args: 0,
         collapses: true,
-        alone: Class::Moved,
+        alone: Class::Reordered,
     },
     BatchSection {
         whole: Some((Class::Sets, b"\r\n$4\r\nMSET\r\n")),
@@ -785,7 +785,7 @@ impl DataPlane {
     pub(crate) fn brings_early(&self, link: LinkId, read: &Entry) -> bool {
         let asks_again = |session: &Session| session.state.any(Flags::ASKS_AGAIN);
         !self.repeated_requests.is_empty()
-            && read.before() != EarlierAttempt::Answered
+            && read.earlier_attempt() != EarlierAttempt::Answered
             && self.sessions.get(read.session).is_some_and(asks_again)
             && self.asking(read.session, link).is_some()
     }
@@ -880,7 +880,7 @@ impl DataPlane {
                 let entry = Entry {
                     seq: early.seq,
                     len: early.request.len() as u32,
-                    command: CommandMark::OURS,
+                    command: CommandMark::UNMEASURED,
                     ..entry
                 };
                 again.push((entry, early.request));
@@ -900,7 +900,7 @@ impl DataPlane {
 
     /// Takes a reply to a moved request. `cut`: its beginning has been passed on to the first
     /// session.
-    pub(crate) fn settle_moved(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) {
+    pub(crate) fn settle_joined(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) {
         match entry.class {
             Class::TriesGet | Class::TriesSet => self.settle_try(id, entry, reply, cut),
             Class::Sets => match reply.strip_prefix(b"-") {

@@ -57,7 +57,7 @@ pub(crate) struct CompositeReply {
     /// Whether the request of these steps gets no reply.
     silent: bool,
     /// When the request of these steps was read.
-    pub(crate) asked: Stamp,
+    pub(crate) read_at: Stamp,
     /// The session's state within an EXEC.
     pub(crate) within: Option<WithinExec>,
 }
@@ -66,7 +66,7 @@ impl CompositeReply {
     /// Puts steps in front of the others.
     fn begin(&mut self, steps: VecDeque<ReplyStep>, (silent, asked): (bool, Stamp)) {
         self.silent = silent;
-        self.asked = asked;
+        self.read_at = asked;
         for step in steps.into_iter().rev() {
             self.steps.push_front(step);
         }
@@ -133,7 +133,7 @@ impl DataPlane {
     /// whether their first request has waited until its deadline.
     pub(crate) fn begin_answering_steps(&mut self, id: SessionId) -> (Stamp, bool) {
         let session = self.sessions.get_mut(id);
-        let asked = session.map_or(self.now_stamp, |session| session.rare().composite.asked);
+        let asked = session.map_or(self.now_stamp, |session| session.rare().composite.read_at);
         let has_waited = self.deadlines.take_step(id);
         (asked, has_waited && self.is_expired(asked))
     }

@@ -34,7 +34,7 @@ use crate::data_plane::session_state::Holds;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Arrival {
     /// The time when they were read.
-    asked: Stamp,
+    read_at: Stamp,
     /// Their number. They are the first bytes that the session holds.
     len: usize,
     /// Whether the wait counts.
@@ -52,7 +52,7 @@ pub(crate) struct SessionDeadlines {
 
 /// The sessions whose requests wait.
 #[derive(Debug, Default)]
-pub(crate) struct Arrivals {
+pub(crate) struct WaitingSince {
     /// Bytes that wait, by session. A map keeps its memory: with pipelines, sessions come and go in
     /// each turn.
     held: HashMap<SessionId, Arrival>,
@@ -60,7 +60,7 @@ pub(crate) struct Arrivals {
     steps: BTreeSet<SessionId>,
 }
 
-impl Arrivals {
+impl WaitingSince {
     /// Notes that a session waits with so many bytes. Bytes that wait already keep their time.
     fn note(&mut self, session: SessionId, new: Arrival) {
         let arrival = self.held.entry(session).or_insert(new);
@@ -148,7 +148,7 @@ impl DataPlane {
         if is_queued || id.is_some_and(needs_no_server) {
             return Some(ExpiredRequest::Taken { len });
         }
-        session.asked = id;
+        session.last_command = id;
         Some(ExpiredRequest::Fails { len, id })
     }
 
@@ -158,7 +158,7 @@ impl DataPlane {
         &mut self,
         session_id: SessionId,
         id: Option<CommandId>,
-        asked: Stamp,
+        read_at: Stamp,
     ) -> Option<Vec<u8>> {
         let session = self.sessions.get_mut(session_id)?;
         match id {
@@ -170,7 +170,7 @@ impl DataPlane {
                 return Some(self.expired_exec_reply(link));
             }
             _ => {
-                let entry = Entry::of(session_id, session.take_seq(), asked)
+                let entry = Entry::of(session_id, session.take_seq(), read_at)
                     .of_command(id)
                     .silenced(session.state.is_silent());
                 let link = session.link;
@@ -198,7 +198,7 @@ impl DataPlane {
     /// The time and number of the bytes of a session that have waited, if the wait counts.
     pub(crate) fn take_arrival(&mut self, id: SessionId) -> Option<(Stamp, usize)> {
         let arrival = self.deadlines.held.remove(&id)?;
-        arrival.counts.then_some((arrival.asked, arrival.len))
+        arrival.counts.then_some((arrival.read_at, arrival.len))
     }
 }
 
@@ -221,10 +221,10 @@ fn needs_no_server(id: CommandId) -> bool {
 }
 
 impl DataPlane {
-    /// Whether a request that was read at `asked` is past its deadline.
-    pub(crate) fn is_expired(&self, asked: Stamp) -> bool {
+    /// Whether a request that was read at `read_at` is past its deadline.
+    pub(crate) fn is_expired(&self, read_at: Stamp) -> bool {
         let limit_ms = self.settings.timeouts.request_ms;
-        limit_ms > 0 && self.now_stamp.ms_since(asked) >= limit_ms
+        limit_ms > 0 && self.now_stamp.ms_since(read_at) >= limit_ms
     }
 
     /// Whether the request on a link that serves one request is past its deadline. The bytes of
@@ -232,15 +232,15 @@ impl DataPlane {
     pub(crate) fn is_link_expired(&self, link: &Link) -> bool {
         let front = link.ledger.front().filter(|_| link.serves_one_request());
         let asked = match link.tunnel {
-            Some(Tunnel::Asked { asked, .. }) => Some(asked),
-            _ => front.map(|entry| entry.asked),
+            Some(Tunnel::Asked { read_at: asked, .. }) => Some(asked),
+            _ => front.map(|entry| entry.read_at),
         };
         asked.is_some_and(|asked| self.is_expired(asked))
     }
 
     /// The time when the request that is being dispatched was read.
     pub(crate) fn asked_at(&self) -> Time {
-        let waited = u64::from(self.now_stamp.ticks_since(self.asked));
+        let waited = u64::from(self.now_stamp.ticks_since(self.read_at));
         Time(self.now.0.saturating_sub(waited * STAMP_TICK_US))
     }
 
@@ -256,7 +256,8 @@ impl DataPlane {
             .steps
             .retain(|id| sessions.get(*id).is_some());
         for (id, arrival) in &self.deadlines.held {
-            if arrival.counts && self.is_expired(arrival.asked) && self.deadline_of(*id).is_none() {
+            if arrival.counts && self.is_expired(arrival.read_at) && self.deadline_of(*id).is_none()
+            {
                 over.push(*id);
             }
         }
@@ -265,7 +266,7 @@ impl DataPlane {
                 .sessions
                 .get(*id)
                 .and_then(|session| session.rare.as_deref());
-            if rare.is_some_and(|rare| self.is_expired(rare.composite.asked)) {
+            if rare.is_some_and(|rare| self.is_expired(rare.composite.read_at)) {
                 over.push(*id);
             }
         }
@@ -339,8 +340,8 @@ impl DataPlane {
 
 impl DataPlane {
     /// Notes that a session holds bytes that cannot be dispatched now. The first `len` of these
-    /// were read at `asked`.
-    pub(crate) fn note_arrival(&mut self, id: SessionId, asked: Stamp, len: usize) {
+    /// were read at `read_at`.
+    pub(crate) fn note_arrival(&mut self, id: SessionId, read_at: Stamp, len: usize) {
         let Some(state) = self.sessions.get(id).map(|session| session.state) else {
             return;
         };
@@ -353,20 +354,27 @@ impl DataPlane {
             () if waits_for_replies => false,
             () => return,
         };
-        self.deadlines.note(id, Arrival { asked, len, counts });
+        self.deadlines.note(
+            id,
+            Arrival {
+                read_at,
+                len,
+                counts,
+            },
+        );
     }
 
-    /// Notes that a session is to read requests again, which were read at `asked` at the earliest.
+    /// Notes that a session is to read requests again. The first of them was read at `read_at`.
     /// They are the first `len` bytes that it holds. Bytes behind them that have waited get the
     /// same time, which is earlier than theirs.
-    pub(crate) fn note_read_again(&mut self, id: SessionId, asked: Stamp, len: usize) {
+    pub(crate) fn note_read_again(&mut self, id: SessionId, read_at: Stamp, len: usize) {
         let waits_for_client = |session: &Session| session.state.holds().any(Holds::BY_CLIENT);
         if self.sessions.get(id).is_some_and(waits_for_client) {
             return;
         }
         let behind = self.deadlines.held.get(&id).filter(|held| held.counts);
         let arrival = Arrival {
-            asked,
+            read_at,
             len: len + behind.map_or(0, |held| held.len),
             counts: true,
         };

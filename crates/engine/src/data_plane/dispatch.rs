@@ -113,8 +113,8 @@ impl DataPlane {
         let entry = Entry {
             len: bytes.len() as u32,
             class: Class::of(reads),
-            command: session.asked.into(),
-            ..Entry::of(id, seq, self.asked)
+            command: session.last_command.into(),
+            ..Entry::of(id, seq, self.read_at)
                 // Each reply on the code lane shows that the server has finished the code.
                 .with_completion(silent || !simple || link.kind.lane == CODE_LANE)
                 .silenced(silent)

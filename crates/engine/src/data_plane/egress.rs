@@ -157,7 +157,7 @@ fn take_alike(link: &mut Link, last: Entry, bytes: &[u8], mut at: usize) -> Alik
         let Some(entry) = link.ledger.front_in_flight() else {
             break None;
         };
-        let is_alike = entry.is_of_run(last.command, last.asked)
+        let is_alike = entry.is_of_run(last.command, last.read_at)
             && (entry.class, entry.marks) == (last.class, last.marks)
             && entry.session == last.session
             && entry.seq == last.seq.wrapping_add(count + 1);
@@ -172,7 +172,7 @@ fn take_alike(link: &mut Link, last: Entry, bytes: &[u8], mut at: usize) -> Alik
             Ok(Scanned::Fragment) => break Some(EgressStop::Beginning),
             Err(error) => break Some(EgressStop::invalid(error)),
         };
-        if is_joined && is_for_moved(link, last, &bytes[at..at + len]) {
+        if is_joined && is_for_joined(link, last, &bytes[at..at + len]) {
             break None;
         }
         link.ledger.pop_simple(own_len);
@@ -221,7 +221,7 @@ impl DataPlane {
             return true;
         }
         if entry.class.is_coalesced() {
-            self.settle_moved(id, entry, reply, cut);
+            self.settle_joined(id, entry, reply, cut);
             return false;
         }
         self.note_front(id, &entry);
@@ -433,19 +433,19 @@ impl DataPlane {
             let Some(entry) = link.ledger.first_in_flight() else {
                 break EgressStop::Broken(UNASKED.to_owned());
             };
-            if entry.class.is_coalesced() && is_for_moved(link, entry, &bytes[at..at + len]) {
+            if entry.class.is_coalesced() && is_for_joined(link, entry, &bytes[at..at + len]) {
                 self.end_run(id, &mut run);
                 self.end_delivery(&mut delivery, &bytes[..at]);
-                self.settle_moved(id, entry, &bytes[at..at + len], false);
+                self.settle_joined(id, entry, &bytes[at..at + len], false);
                 at += len;
                 continue;
             }
             if entry.has_completion() {
                 break EgressStop::Completion { len };
             }
-            if !entry.is_of_run(run.command, run.asked) {
+            if !entry.is_of_run(run.command, run.read_at) {
                 let (replies, now) = (self.counters.link_replies, self.now_stamp);
-                let (of, ledger) = ((entry.command, entry.asked), &mut link.ledger);
+                let (of, ledger) = ((entry.command, entry.read_at), &mut link.ledger);
                 if self.latency.begin_run(&mut run, of, ledger, (replies, now)) {
                     self.log_slow_front(id, &entry);
                     link = match self.links.get_mut(id) {
@@ -512,8 +512,8 @@ impl DataPlane {
             return ReplyUse::Unasked;
         };
         let reply = &replies.rest()[..len];
-        if entry.class.is_coalesced() && is_for_moved(link, entry, reply) {
-            self.settle_moved(id, entry, reply, false);
+        if entry.class.is_coalesced() && is_for_joined(link, entry, reply) {
+            self.settle_joined(id, entry, reply, false);
         } else if entry.has_completion() {
             return ReplyUse::HasCompletion;
         } else {
@@ -533,7 +533,7 @@ impl DataPlane {
 /// Whether the reply to a request of a special class needs more than its delivery: the request may
 /// have been moved, shared or joined with others.
 #[inline(always)]
-fn is_for_moved(link: &Link, entry: Entry, reply: &[u8]) -> bool {
+fn is_for_joined(link: &Link, entry: Entry, reply: &[u8]) -> bool {
     entry.class.is_read_by_respool()
         || link.ledger.is_repeating()
         || link.ledger.next_is_collapsed()

@@ -24,7 +24,7 @@ enum UnsentReply {
 impl DataPlane {
     /// Delivers a reply to the session of the entry, if the session wants replies. If the entry is
     /// a share of a scattered request, the share fails.
-    pub(crate) fn pass_on(&mut self, entry: Entry, reply: &[u8]) {
+    pub(crate) fn answer_or_fail(&mut self, entry: Entry, reply: &[u8]) {
         if entry.has_completion() && self.fail_share(entry, reply) {
             return;
         }
@@ -34,8 +34,8 @@ impl DataPlane {
     /// Delivers a server's reply that was held back to the session of the entry: the request counts
     /// now.
     pub(crate) fn pass_on_late(&mut self, entry: Entry, reply: &[u8]) {
-        self.note_whole(entry.session, entry.command, entry.asked);
-        self.pass_on(entry, reply);
+        self.note_whole(entry.session, entry.command, entry.read_at);
+        self.answer_or_fail(entry, reply);
     }
 
     /// Takes the request in front off its link, and gives its session this reply.
@@ -45,7 +45,7 @@ impl DataPlane {
             link.ledger.pop_completed(front);
         }
         self.counters.link_replies += 1;
-        self.pass_on(front, reply);
+        self.answer_or_fail(front, reply);
     }
 
     /// Fails a request.
@@ -57,7 +57,7 @@ impl DataPlane {
     /// Fails a request. `away`: the error code if the server is away.
     fn fail_as(&mut self, entry: Entry, fate: Fate, away: ServerDownError, cause: Cause<'_>) {
         if let Some(reply) = self.begin_failure(entry, fate, away, cause) {
-            self.pass_on(entry, &reply);
+            self.answer_or_fail(entry, &reply);
             self.scratch = reply;
         }
     }
@@ -69,9 +69,9 @@ impl DataPlane {
         // server.
         let left = match fate {
             Fate::NotSent => self.now_stamp,
-            Fate::Unknown => entry.asked,
+            Fate::Unknown => entry.read_at,
         };
-        self.watch_whole(link, (entry.session, entry.command), entry.asked, left);
+        self.watch_whole(link, (entry.session, entry.command), entry.read_at, left);
         let server = self.label(link).to_owned();
         let limit_ms = self.settings.timeouts.request_ms;
         let server = &server;
@@ -96,7 +96,7 @@ impl DataPlane {
     pub(crate) fn fail_unsent(&mut self, link: LinkId, entry: Entry, cause: Cause<'_>) {
         let away = self.server_down_error_of(entry);
         match self.reply_to_unsent(link, away) {
-            UnsentReply::Words(reply) => self.pass_on(entry, &reply),
+            UnsentReply::Words(reply) => self.answer_or_fail(entry, &reply),
             UnsentReply::Failure(away) => self.fail_as(entry, entry.fate_unsent(), away, cause),
         }
     }
@@ -116,7 +116,7 @@ impl DataPlane {
             large.link = None;
             session.state.swallow();
             let entry = Entry::of(session_id, seq, self.now_stamp)
-                .of_command(session.asked)
+                .of_command(session.last_command)
                 .silenced(silent);
             self.fail(entry, Fate::NotSent, cause);
             self.release(session_id, Holds::LINK);

@@ -294,17 +294,17 @@ impl DataPlane {
         if let Some(class) = self.direct_classes[id.index()]
             && command.arity_ok(spans.len())
             && let Some(session) = self.sessions.get_mut(session_id)
-            && session.state.is_on_path()
+            && session.state.is_on_one_server_path()
             && let Some(link) = self.links.get_mut(session.link)
             && link.accepting()
         {
-            session.asked = Some(id);
+            session.last_command = Some(id);
             let seq = session.take_seq();
             let entry = Entry {
                 len: bytes.len() as u32,
                 command: id.into(),
                 class,
-                ..Entry::of(session_id, seq, self.asked)
+                ..Entry::of(session_id, seq, self.read_at)
             };
             link.ledger.push(entry, bytes);
             self.counters.link_requests += 1;
@@ -415,14 +415,14 @@ impl DataPlane {
                 used += len;
                 count += 1;
             }
-            session.asked = Some(*id);
+            session.last_command = Some(*id);
             let seq = session.next_seq;
             session.next_seq = seq.wrapping_add(count);
             let first = Entry {
                 len: len as u32,
                 command: (*id).into(),
                 class: *class,
-                ..Entry::of(session_id, seq, self.asked)
+                ..Entry::of(session_id, seq, self.read_at)
             };
             link.ledger.push_same_shape(first, count, &input[..used]);
             self.counters.requests += u64::from(count);
@@ -505,7 +505,7 @@ impl DataPlane {
                 len: len as u32,
                 command: (*id).into(),
                 class: *class,
-                ..Entry::of(session_id, seq, self.asked)
+                ..Entry::of(session_id, seq, self.read_at)
             };
             link.ledger.push(entry, bytes);
             if !link.listed {
@@ -520,7 +520,7 @@ impl DataPlane {
         if count == 0 {
             return 0;
         }
-        session.asked = Some(*id);
+        session.last_command = Some(*id);
         session.next_seq = seq;
         session.server = server;
         let old = std::mem::replace(&mut session.link, on);
@@ -858,8 +858,8 @@ impl DataPlane {
         };
         let entry = Entry {
             len: bytes.len() as u32,
-            command: session.asked.into(),
-            ..Entry::of(session_id, session.take_seq(), self.asked)
+            command: session.last_command.into(),
+            ..Entry::of(session_id, session.take_seq(), self.read_at)
                 .with_completion(true)
                 .silenced(session.state.is_silent())
         };
@@ -980,7 +980,7 @@ impl DataPlane {
         let mut reply = Vec::new();
         violation.append_reply(&mut reply);
         if let Some(session) = self.sessions.get_mut(id) {
-            session.asked = None;
+            session.last_command = None;
         }
         self.answer_reply(id, &reply);
         self.close_when_answered(id);

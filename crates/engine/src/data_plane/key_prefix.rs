@@ -318,7 +318,7 @@ impl DataPlane {
     }
 
     /// Sends a request on its session's link. If its reply names keys, these get their prefix back.
-    pub(crate) fn dispatch_named(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
+    pub(crate) fn dispatch_to_link(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let named = self.naming_completion(id, request.command);
         let reads = request.command.retry == Retry::Read;
         self.dispatch_on_link(id, request.bytes, reads, named)

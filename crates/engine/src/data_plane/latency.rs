@@ -86,7 +86,7 @@ pub(crate) struct AnsweredRun {
     /// Their command.
     command: CommandMark,
     /// The time when they were read.
-    asked: Stamp,
+    read_at: Stamp,
     /// The time when their batch left.
     left: Stamp,
     /// Their number.
@@ -97,7 +97,7 @@ impl AnsweredRun {
     /// No request.
     pub(crate) const NONE: AnsweredRun = AnsweredRun {
         command: CommandMark::NONE,
-        asked: Stamp(0),
+        read_at: Stamp(0),
         left: Stamp(0),
         count: 0,
     };
@@ -107,7 +107,7 @@ impl AnsweredRun {
     fn of_one(entry: &Entry, departure: Departure) -> AnsweredRun {
         AnsweredRun {
             command: entry.command,
-            asked: entry.asked,
+            read_at: entry.read_at,
             left: departure.left,
             count: 1,
         }
@@ -117,7 +117,7 @@ impl AnsweredRun {
 /// A run that goes on: its next reply may follow.
 pub(crate) struct OpenRun {
     /// The time when its requests were read.
-    pub(crate) asked: Stamp,
+    pub(crate) read_at: Stamp,
     /// Their command; [`CommandMark::NONE`] without a run.
     pub(crate) command: CommandMark,
     /// The departure of the first one.
@@ -129,7 +129,7 @@ pub(crate) struct OpenRun {
 impl OpenRun {
     /// No run.
     pub(crate) const NONE: OpenRun = OpenRun {
-        asked: Stamp(0),
+        read_at: Stamp(0),
         command: CommandMark::NONE,
         departure: Departure {
             left: Stamp(0),
@@ -170,10 +170,10 @@ impl Default for LatencyTable {
 }
 
 impl LatencyTable {
-    /// Whether a request that was read at `asked` and is answered in the turn of `now` is slow.
+    /// Whether a request that was read at `read_at` and is answered in the turn of `now` is slow.
     #[inline]
-    pub(crate) fn is_slow(&self, asked: Stamp, now: Stamp) -> bool {
-        now.ticks_since(asked) >= self.slow_ticks
+    pub(crate) fn is_slow(&self, read_at: Stamp, now: Stamp) -> bool {
+        now.ticks_since(read_at) >= self.slow_ticks
     }
 
     /// Counts a run that was answered in the turn of `now`.
@@ -188,8 +188,8 @@ impl LatencyTable {
     /// Returns whether it has counted it.
     #[inline(always)]
     fn note_short(&mut self, run: AnsweredRun, now: Stamp) -> bool {
-        let ticks = now.ticks_since(run.asked);
-        if run.left == run.asked
+        let ticks = now.ticks_since(run.read_at);
+        if run.left == run.read_at
             && ticks < NARROW_TICKS
             && let Some(Some(measured)) = self.commands.get_mut(run.command.index())
         {
@@ -209,7 +209,7 @@ impl LatencyTable {
         let measured = self.measured_of(run.command);
         measured.has_changed = true;
         let server = now.ticks_since(run.left);
-        match run.left.ticks_since(run.asked) {
+        match run.left.ticks_since(run.read_at) {
             0 => measured.times.note_at_once(server, run.count),
             waiting => measured.times.note_waited(waiting, server, run.count),
         }
@@ -225,7 +225,7 @@ impl LatencyTable {
         departure: Departure,
         now: Stamp,
     ) {
-        if entry.is_of_run(run.command, run.asked) {
+        if entry.is_of_run(run.command, run.read_at) {
             run.count += 1;
         } else {
             self.note_other(run, entry, departure, now);
@@ -287,8 +287,8 @@ impl LatencyTable {
     }
 
     /// Ends `run`, if there is one, and begins another one with the front request of this ledger,
-    /// which is of `command` and was read at `asked`. `replies`: the number of replies of links so
-    /// far. Returns whether the request is slow.
+    /// which is of `command` and was read at `read_at`. `replies`: the number of replies of links
+    /// so far. Returns whether the request is slow.
     #[inline(never)]
     #[must_use]
     pub(crate) fn begin_run(
@@ -302,7 +302,7 @@ impl LatencyTable {
             self.end_long_run(run, replies, ledger, now);
         }
         *run = OpenRun {
-            asked,
+            read_at: asked,
             command,
             departure: ledger.front_departure(),
             replies_before: replies,
@@ -317,7 +317,7 @@ impl LatencyTable {
     pub(crate) fn end_short_run(&mut self, run: &OpenRun, replies: u64, now: Stamp) -> bool {
         let answered = AnsweredRun {
             command: run.command,
-            asked: run.asked,
+            read_at: run.read_at,
             left: run.departure.left,
             count: run.count(replies),
         };
@@ -342,7 +342,7 @@ impl LatencyTable {
             rest -= count;
             let answered = AnsweredRun {
                 command: run.command,
-                asked: run.asked,
+                read_at: run.read_at,
                 left: departure.left,
                 count,
             };
@@ -392,25 +392,25 @@ impl DataPlane {
         self.note_answered(answered);
     }
 
-    /// Notes that the request of the completion was read at `asked`, and that other servers have
+    /// Notes that the request of the completion was read at `read_at`, and that other servers have
     /// answered it before. Its whole time counts as that of servers.
-    pub(crate) fn note_begun_at(&mut self, asked: Stamp) {
+    pub(crate) fn note_begun_at(&mut self, read_at: Stamp) {
         if let Some(run) = &mut self.latency.completing {
-            (run.asked, run.left) = (asked, asked);
+            (run.read_at, run.left) = (read_at, read_at);
         }
     }
 
     /// Counts a request whose reply is not that of one entry: it was put together from several, or
     /// was held back. Its whole time counts as that of servers.
-    pub(crate) fn note_whole(&mut self, session: SessionId, command: CommandMark, asked: Stamp) {
+    pub(crate) fn note_whole(&mut self, session: SessionId, command: CommandMark, read_at: Stamp) {
         let answered = AnsweredRun {
             command,
-            asked,
-            left: asked,
+            read_at,
+            left: read_at,
             count: 1,
         };
         self.note_answered(Some(answered));
-        self.watch_whole(LinkId::NONE, (session, command), asked, asked);
+        self.watch_whole(LinkId::NONE, (session, command), read_at, read_at);
     }
 }
 
@@ -574,7 +574,7 @@ mod tests {
                 let state = self.plane.sessions.get_mut(session).expect("a session");
                 let entry = Entry {
                     len: 1,
-                    command: command.map_or(CommandMark::OURS, CommandMark::from),
+                    command: command.map_or(CommandMark::UNMEASURED, CommandMark::from),
                     ..Entry::of(session, state.take_seq(), stamp)
                 };
                 self.ledger().push(entry, b"x");
@@ -649,7 +649,7 @@ mod tests {
     fn at_once(command: CommandMark) -> AnsweredRun {
         AnsweredRun {
             command,
-            asked: Stamp(0),
+            read_at: Stamp(0),
             left: Stamp(0),
             count: 1,
         }
@@ -684,7 +684,7 @@ mod tests {
     #[test]
     fn requests_of_our_own_are_not_measured() {
         let mut latency = LatencyTable::default();
-        latency.note(at_once(CommandMark::OURS), Stamp(1));
+        latency.note(at_once(CommandMark::UNMEASURED), Stamp(1));
         assert!(latency.snapshot().commands.is_empty());
     }
 

@@ -649,7 +649,7 @@ pub(crate) struct Entry {
     /// ([`Class::Same`]), have none of their own.
     pub(crate) len: u32,
     /// The time when the request was read.
-    pub(crate) asked: Stamp,
+    pub(crate) read_at: Stamp,
     /// The command, for the measurement of its time.
     pub(crate) command: CommandMark,
     pub(crate) class: Class,
@@ -682,14 +682,14 @@ pub(crate) struct CommandMark(u16);
 
 impl CommandMark {
     /// A request that is not measured: one of respool's own, a share, or one that was given up.
-    pub(crate) const OURS: CommandMark = CommandMark(u16::MAX);
+    pub(crate) const UNMEASURED: CommandMark = CommandMark(u16::MAX);
     /// No command: no entry has it.
     pub(crate) const NONE: CommandMark = CommandMark(u16::MAX - 1);
     /// A command that the table lacks.
     pub(crate) const OTHER: CommandMark = CommandMark(CommandId::COUNT as u16);
 
     /// The index of the command among those of the table, with [`CommandMark::OTHER`] behind them:
-    /// less than [`CommandMark::COUNT`]. The index of [`CommandMark::OURS`] and of
+    /// less than [`CommandMark::COUNT`]. The index of [`CommandMark::UNMEASURED`] and of
     /// [`CommandMark::NONE`] is greater.
     #[inline]
     pub(crate) fn index(self) -> usize {
@@ -732,13 +732,13 @@ impl Entry {
 
     /// An entry for a request that may change data and is not measured, unless the caller sets
     /// its class and command.
-    pub(crate) fn of(session: SessionId, seq: u32, asked: Stamp) -> Entry {
+    pub(crate) fn of(session: SessionId, seq: u32, read_at: Stamp) -> Entry {
         Entry {
             session,
             seq,
             len: 0,
-            asked,
-            command: CommandMark::OURS,
+            read_at,
+            command: CommandMark::UNMEASURED,
             class: Class::Write,
             marks: EntryMarks::default(),
         }
@@ -746,8 +746,8 @@ impl Entry {
 
     /// Whether the times of both are counted together.
     #[inline]
-    pub(crate) fn is_of_run(&self, command: CommandMark, asked: Stamp) -> bool {
-        self.asked == asked && self.command == command
+    pub(crate) fn is_of_run(&self, command: CommandMark, read_at: Stamp) -> bool {
+        self.read_at == read_at && self.command == command
     }
 
     /// Whether its reply has a completion, which is in the queue of the ledger. Other replies are
@@ -763,7 +763,7 @@ impl Entry {
     }
 
     /// The outcome of an earlier attempt to send it.
-    pub(crate) fn before(&self) -> EarlierAttempt {
+    pub(crate) fn earlier_attempt(&self) -> EarlierAttempt {
         match self.marks.0 & EntryMarks::EARLIER {
             0 => EarlierAttempt::Unsent,
             1 => EarlierAttempt::Answered,
@@ -797,7 +797,7 @@ impl Entry {
         Entry {
             class,
             len,
-            ..Entry::of(SessionId::NONE, members, first.asked)
+            ..Entry::of(SessionId::NONE, members, first.read_at)
         }
     }
 
@@ -809,12 +809,12 @@ impl Entry {
 
     /// Removes its session: the reply will be dropped, and its time does not count.
     pub(crate) fn give_up(&mut self) {
-        (self.session, self.command) = (SessionId::NONE, CommandMark::OURS);
+        (self.session, self.command) = (SessionId::NONE, CommandMark::UNMEASURED);
     }
 
     /// The entry of a request that was counted already.
     pub(crate) fn uncounted(mut self) -> Entry {
-        self.command = CommandMark::OURS;
+        self.command = CommandMark::UNMEASURED;
         self
     }
 
@@ -831,7 +831,7 @@ impl Entry {
 
     /// The fate of the request if it was not written whole to the present connection.
     pub(crate) fn fate_unsent(&self) -> Fate {
-        match self.before() {
+        match self.earlier_attempt() {
             EarlierAttempt::Unsent | EarlierAttempt::Refused => Fate::NotSent,
             EarlierAttempt::Answered | EarlierAttempt::Lost => Fate::Unknown,
         }
@@ -869,8 +869,8 @@ pub(crate) enum Class {
     Get,
     /// A SET that may be fused if it has no options.
     Set,
-    /// A pure read that was moved within its batch.
-    Moved,
+    /// A pure read that left earlier within its batch than it was sent.
+    Reordered,
     /// A member of an MGET: a GET of which only the key was sent.
     OfGets,
     /// A member of an MSET: a SET of which only key and value were sent.
@@ -907,7 +907,7 @@ impl Class {
     /// passed on.
     #[inline]
     pub(crate) fn is_coalesced(self) -> bool {
-        matches!(self, Class::Moved | Class::OfGets | Class::OfSets)
+        matches!(self, Class::Reordered | Class::OfGets | Class::OfSets)
             || self.is_whole()
             || self.tries()
     }
@@ -920,7 +920,7 @@ impl Class {
 
     /// Whether it is a read that may have to be sent again.
     pub(crate) fn is_moved_read(self) -> bool {
-        matches!(self, Class::Moved | Class::OfGets | Class::Same)
+        matches!(self, Class::Reordered | Class::OfGets | Class::Same)
     }
 
     /// Whether it was sent alone to see whether its user has the right to the command.
@@ -962,7 +962,7 @@ impl Class {
         match self {
             Class::OfGets | Class::TriesGet => Class::Get,
             Class::OfSets | Class::TriesSet => Class::Set,
-            Class::Moved | Class::Same => Class::Pure,
+            Class::Reordered | Class::Same => Class::Pure,
             other => other,
         }
     }
@@ -1126,7 +1126,7 @@ mod tests {
             assert!(
                 ledger
                     .iter()
-                    .all(|entry| entry.before() == EarlierAttempt::Unsent)
+                    .all(|entry| entry.earlier_attempt() == EarlierAttempt::Unsent)
             );
         }
     }
@@ -1144,7 +1144,7 @@ mod tests {
         ledger.write(45);
         let seqs = |entries: &mut dyn Iterator<Item = &Entry>| {
             entries
-                .map(|entry| (entry.seq, entry.before() == EarlierAttempt::Lost))
+                .map(|entry| (entry.seq, entry.earlier_attempt() == EarlierAttempt::Lost))
                 .collect::<Vec<_>>()
         };
         let gone = ledger.lose_connection(true);

@@ -91,9 +91,9 @@ pub(crate) enum LinkRole {
 /// The state of a tunnel: a link whose bytes go through unread (MONITOR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tunnel {
-    /// MONITOR was put on the link. `silent`: its client wants no reply. `asked`: when the request
-    /// was read.
-    Asked { silent: bool, asked: Stamp },
+    /// MONITOR was put on the link. `silent`: its client wants no reply. `read_at`: when the
+    /// request was read.
+    Asked { silent: bool, read_at: Stamp },
     /// The server has agreed, and owes this many replies.
     Open { owed: u32 },
     /// QUIT was sent.

@@ -184,7 +184,7 @@ impl DataPlane {
             return late;
         }
         let now = self.now_stamp;
-        let expired = |entry: &Entry| now.ms_since(entry.asked) >= request_ms;
+        let expired = |entry: &Entry| now.ms_since(entry.read_at) >= request_ms;
         let Some(link) = self.links.get(id) else {
             return late;
         };

@@ -305,7 +305,7 @@ impl DataPlane {
             return false;
         };
         if down.connects_at_once {
-            let lost = |entry: &&Entry| entry.before() == EarlierAttempt::Lost;
+            let lost = |entry: &&Entry| entry.earlier_attempt() == EarlierAttempt::Lost;
             self.counters.reads_sent_again += link.ledger.iter().filter(lost).count() as u64;
         }
         link.failures = match down.connects_at_once {

@@ -16,7 +16,7 @@ pub(crate) struct PolledCommand {
     pub(crate) seq: u32,
     pub(crate) command: CommandMark,
     /// The time when it was read.
-    pub(crate) asked: Stamp,
+    pub(crate) read_at: Stamp,
     pub(crate) request: Vec<u8>,
     pub(crate) kind: LinkKind,
     pub(crate) slot: Option<u16>,

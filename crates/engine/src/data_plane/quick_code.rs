@@ -164,7 +164,7 @@ impl DataPlane {
     /// Sends a request that may hold up the requests behind it.
     pub(crate) fn dispatch_code(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let lane = self.enter_code_lane(id, request);
-        self.on_code_lane(id, lane, |plane| plane.dispatch_named(id, request))
+        self.on_code_lane(id, lane, |plane| plane.dispatch_to_link(id, request))
     }
 
     /// Chooses the way of a session's next request. Call [`DataPlane::leave_code_lane`] when the

@@ -109,7 +109,7 @@ impl DataPlane {
         let mut lost: HashMap<SessionId, usize> = HashMap::new();
         for entry in link.ledger.iter() {
             let is_lost =
-                entry.before() == EarlierAttempt::Lost && entry.session != SessionId::NONE;
+                entry.earlier_attempt() == EarlierAttempt::Lost && entry.session != SessionId::NONE;
             *lost.entry(entry.session).or_default() += usize::from(is_lost);
         }
         lost.retain(|_, count| *count > LOST_TOGETHER_MAX);

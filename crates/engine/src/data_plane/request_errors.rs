@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   a server's reply "-..." ──► take_answer, completions ──┐
-//!   a request that fails ─────► pass_on ───────────────────┼─► ErrorTable ──► LatencyReport
+//!   a request that fails ─────► answer_or_fail ────────────┼─► ErrorTable ──► LatencyReport
 //!   respool's own answer ─────► answer_reply ──────────────┘
 //! ```
 //!

@@ -131,7 +131,7 @@ impl ScatterRequest {
             // The request has failed already: this part is not used.
         } else if self.held_bytes + reply.len() > parts_bytes_max(limits) {
             self.failure = Some(too_large(limits));
-            self.drop_shares();
+            self.drop_parts();
         } else if let Some(share) = self.shares.get_mut(usize::from(index)) {
             share.reply = reply.to_vec();
             self.held_bytes += reply.len();
@@ -146,7 +146,7 @@ impl ScatterRequest {
     }
 
     /// Drops the parts that have come.
-    fn drop_shares(&mut self) {
+    fn drop_parts(&mut self) {
         for share in &mut self.shares {
             share.reply = Vec::new();
         }
@@ -234,7 +234,7 @@ impl DataPlane {
         Some(&of.requests[of.find(head, entry.seq)?])
     }
 
-    /// Requests of a session that have not all their parts, and the parts that they wait for.
+    /// Requests of a session that lack answers to shares, and how many answers they lack.
     pub(crate) fn scattered_of(&self, id: SessionId) -> (usize, usize) {
         let of = self.scattered.get(id);
         of.map_or((0, 0), |of| (of.requests.len(), of.waiting))

@@ -236,7 +236,7 @@ pub(crate) struct Session {
     /// The session has queued a transaction or watched keys before, for CLIENT LIST.
     pub(crate) has_queued: bool,
     /// The last command. CLIENT LIST shows it, and `DataPlane::is_to_wait` decides by it.
-    pub(crate) asked: Option<CommandId>,
+    pub(crate) last_command: Option<CommandId>,
     /// Bytes that the client sent, for CLIENT LIST.
     pub(crate) bytes_in: u64,
     /// Bytes that the client took, for CLIENT LIST.
@@ -324,8 +324,8 @@ impl Session {
         self.next_seq.wrapping_sub(self.head_seq)
     }
 
-    /// Requests, and parts of requests, that are neither answered nor deferred. `scattered`: the
-    /// requests whose parts go to several servers, and their parts without an answer.
+    /// Requests, and shares of requests, that are neither answered nor deferred. `scattered`: the
+    /// requests whose shares go to several servers, and their shares without an answer.
     pub(crate) fn in_flight(&self, (scattered, parts): (usize, usize)) -> usize {
         let depth = self.depth() as usize;
         self.rare.as_deref().map_or(depth, |rare| {

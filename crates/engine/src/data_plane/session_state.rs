@@ -415,14 +415,14 @@ impl SessionState {
 
     /// Whether the session sends whole requests straight to its link.
     #[inline]
-    pub(crate) fn is_on_path(self) -> bool {
-        !self.gate.any(Flags::OFF_PATH)
+    pub(crate) fn is_on_one_server_path(self) -> bool {
+        !self.gate.any(Flags::OFF_ONE_SERVER_PATH)
     }
 
     /// The states for which requests leave the hot path.
     #[inline]
     pub(crate) fn off_path(self) -> Flags {
-        Flags(self.gate.0 & Flags::OFF_PATH.0)
+        Flags(self.gate.0 & Flags::OFF_ONE_SERVER_PATH.0)
     }
 
     /// Whether output is not corked.
@@ -522,7 +522,7 @@ impl Flags {
         .with(Flags::STEPS)
         .with(Flags::INSIDE_LARGE);
     /// States in which requests leave the hot path. The hot path asks a session for these alone.
-    const OFF_PATH: Flags = Flags::UNAUTHENTICATED
+    const OFF_ONE_SERVER_PATH: Flags = Flags::UNAUTHENTICATED
         .with(Flags::IN_MULTI)
         .with(Flags::SILENT)
         .with(Flags::TUNNEL)
@@ -725,7 +725,7 @@ mod tests {
             assert_eq!(state.is_inside_large(), !is_scanned, "{input:?}");
             assert_eq!(state.is_streaming(), input == Streaming, "{input:?}");
             assert_eq!(state.is_tunnel(), is_tunnel, "{input:?}");
-            assert_eq!(!state.is_on_path(), is_tunnel, "{input:?}");
+            assert_eq!(!state.is_on_one_server_path(), is_tunnel, "{input:?}");
             for (step, after) in steps.into_iter().zip(after) {
                 let mut state = state;
                 step(&mut state);

@@ -159,7 +159,7 @@ mod tests {
             (CommandMark::OTHER, true),
             (id::BLPOP.into(), false),
             (id::WAIT.into(), false),
-            (CommandMark::OURS, false),
+            (CommandMark::UNMEASURED, false),
             (CommandMark::NONE, false),
         ] {
             assert_eq!(is_logged(command), expected, "{command:?}");

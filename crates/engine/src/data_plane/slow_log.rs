@@ -144,7 +144,7 @@ struct SlowFacts {
     session: SessionId,
     /// The link of its reply; [`LinkId::NONE`] for several.
     link: LinkId,
-    asked: Stamp,
+    read_at: Stamp,
     /// The time when its batch left.
     left: Stamp,
     args: Vec<Vec<u8>>,
@@ -170,7 +170,7 @@ impl DataPlane {
     /// Logs the front request of a link, which is answered now, if it is slow.
     #[inline]
     pub(crate) fn watch_front(&mut self, id: LinkId, front: &Entry) {
-        if self.latency.is_slow(front.asked, self.now_stamp) {
+        if self.latency.is_slow(front.read_at, self.now_stamp) {
             self.log_slow_front(id, front);
         }
     }
@@ -198,7 +198,7 @@ impl DataPlane {
         Some(self.slow_request(SlowFacts {
             session: front.session,
             link: id,
-            asked: front.asked,
+            read_at: front.read_at,
             left,
             args,
         }))
@@ -208,13 +208,13 @@ impl DataPlane {
     /// the time when its batch left.
     #[inline]
     pub(crate) fn watch_read(&mut self, id: LinkId, entry: &Entry, left: Stamp, request: &[u8]) {
-        if self.latency.is_slow(entry.asked, self.now_stamp)
+        if self.latency.is_slow(entry.read_at, self.now_stamp)
             && self.slow_log.takes(entry.command, self.now_stamp)
         {
             let request = self.slow_request(SlowFacts {
                 session: entry.session,
                 link: id,
-                asked: entry.asked,
+                read_at: entry.read_at,
                 left,
                 args: shown_args(entry.command, request),
             });
@@ -228,16 +228,16 @@ impl DataPlane {
         &mut self,
         link: LinkId,
         (session, command): (SessionId, CommandMark),
-        asked: Stamp,
+        read_at: Stamp,
         left: Stamp,
     ) {
-        if self.latency.is_slow(asked, self.now_stamp)
+        if self.latency.is_slow(read_at, self.now_stamp)
             && self.slow_log.takes(command, self.now_stamp)
         {
             let request = self.slow_request(SlowFacts {
                 session,
                 link,
-                asked,
+                read_at,
                 left,
                 args: shown_name(command),
             });
@@ -248,7 +248,7 @@ impl DataPlane {
     /// Notes the front request as one whose completion says whether it is sent again.
     #[inline]
     pub(crate) fn begin_slow_completion(&mut self, id: LinkId, front: &Entry) {
-        if self.latency.is_slow(front.asked, self.now_stamp) {
+        if self.latency.is_slow(front.read_at, self.now_stamp) {
             self.slow_log.completing = self.slow_front(id, front);
         }
     }
@@ -277,7 +277,7 @@ impl DataPlane {
             id: self.slow_log.count * workers + index,
             at: self.now,
             unix_s: self.worker.started_at + self.now.0 / 1_000_000,
-            waiting_us: us(facts.left.ticks_since(facts.asked)),
+            waiting_us: us(facts.left.ticks_since(facts.read_at)),
             server_us: us(self.now_stamp.ticks_since(facts.left)),
             args: facts.args,
             pool: session

@@ -113,7 +113,7 @@ impl DataPlane {
         self.held_bytes += bytes.len();
         let is_caught_up = session.is_caught_up();
         self.hold(id, Holds::CATCH_UP);
-        self.note_read_again(id, first.entry.asked, bytes.len());
+        self.note_read_again(id, first.entry.read_at, bytes.len());
         self.weigh(id);
         if is_caught_up {
             self.note_caught_up(id);

@@ -397,7 +397,7 @@ impl Discovery {
             plane.server(link.kind.server).replica_of.is_some()
                 && plane.is_silent(link, given_up_ms)
                 // A read that was lost on one link before takes long everywhere, so it ends here.
-                && link.ledger.front().is_none_or(|entry| entry.before() != EarlierAttempt::Lost)
+                && link.ledger.front().is_none_or(|entry| entry.earlier_attempt() != EarlierAttempt::Lost)
         };
         let silent = plane.links.iter().filter(|(_, link)| is_silent(link));
         silent.map(|(id, _)| id).collect()

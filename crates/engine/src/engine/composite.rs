@@ -19,9 +19,9 @@ impl Engine {
                     .expire(&mut self.plane, id, command, asked);
                 continue;
             }
-            self.plane.asked = asked;
+            self.plane.read_at = asked;
             let dispatched = self.answer_step(id, &request, within);
-            self.plane.asked = self.plane.now_stamp;
+            self.plane.read_at = self.plane.now_stamp;
             if dispatched == Dispatched::Wait {
                 self.plane.put_step_back(id, request, within);
             }

@@ -38,16 +38,16 @@ impl Engine {
         used + self.take_requests(id, rest)
     }
 
-    /// Takes requests that were read at `asked`.
-    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], asked: Stamp) -> usize {
-        self.plane.asked = asked;
+    /// Takes requests that were read at `read_at`.
+    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], read_at: Stamp) -> usize {
+        self.plane.read_at = read_at;
         let used = self.take_requests(id, bytes);
-        self.plane.asked = self.plane.now_stamp;
+        self.plane.read_at = self.plane.now_stamp;
         used
     }
 
     /// Answers requests that have waited until their deadline. Returns the number of their bytes.
-    fn expire(&mut self, session: SessionId, old: &[u8], asked: Stamp) -> usize {
+    fn expire(&mut self, session: SessionId, old: &[u8], read_at: Stamp) -> usize {
         self.plane.begin_expiry(session);
         let mut scanner = RequestScanner::default();
         let mut used = 0;
@@ -58,7 +58,7 @@ impl Engine {
                 ExpiredRequest::Nothing { len } => used += len,
                 ExpiredRequest::Taken { len } => {
                     let bytes = rest.get(..len).unwrap_or(rest);
-                    let taken = self.take_asked_at(session, bytes, asked);
+                    let taken = self.take_asked_at(session, bytes, read_at);
                     used += taken;
                     if taken < len {
                         break;
@@ -66,10 +66,10 @@ impl Engine {
                 }
                 ExpiredRequest::Fails { len, id } => {
                     self.access.forget_login_wait(session);
-                    self.plane.asked = asked;
+                    self.plane.read_at = read_at;
                     let (plane, transactions) = (&mut self.plane, &mut self.transactions);
-                    let dispatched = transactions.expire(plane, session, id, asked);
-                    self.plane.asked = self.plane.now_stamp;
+                    let dispatched = transactions.expire(plane, session, id, read_at);
+                    self.plane.read_at = self.plane.now_stamp;
                     if dispatched == Dispatched::Wait {
                         break;
                     }

@@ -18,7 +18,7 @@ pub(crate) enum DispatchKind {
     /// respool answers it.
     Local,
     /// WAIT or WAITAOF.
-    Wait,
+    WaitCommand,
     /// It may wait at the server.
     Blocking,
     /// SHUTDOWN.
@@ -56,7 +56,7 @@ impl DispatchKind {
         }
         let is_alone = match answer {
             Answer::Session | Answer::Pinned => return DispatchKind::Local,
-            Answer::Alone if is_wait(id) => return DispatchKind::Wait,
+            Answer::Alone if is_wait(id) => return DispatchKind::WaitCommand,
             Answer::Alone => true,
             Answer::Conditional(Condition::Block) => {
                 commands::asks_to_block(argc, |at| request.arg(at))
@@ -98,7 +98,7 @@ mod tests {
             ("CLIENT ID", Local),
             ("CLIENT TRACKING ON", Local),
             ("MULTI", Local),
-            ("WAIT 1 0", Wait),
+            ("WAIT 1 0", WaitCommand),
             ("BLPOP k 0", Blocking),
             ("XREAD BLOCK 0 STREAMS s 0", Blocking),
             ("XREAD STREAMS s 0", Link),

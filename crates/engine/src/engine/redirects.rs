@@ -85,7 +85,7 @@ impl Engine {
         let Some((item, twin)) = refused else {
             return;
         };
-        let at = (item.asked().server, item.slot());
+        let at = (item.sent_on().server, item.slot());
         let said = reply.strip_prefix(b"-").unwrap_or_default();
         match self.follow_refusal(at, said, twin) {
             Some(next) => self.redirects.keep_proven(&mut self.plane, item, next),

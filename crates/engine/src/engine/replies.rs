@@ -26,7 +26,7 @@ impl Engine {
             Completed::Not => {}
             Completed::NotOpened(entry) => {
                 self.local.invalidate_rights(&mut self.plane, id);
-                self.plane.pass_on(entry, NOT_OPENED);
+                self.plane.answer_or_fail(entry, NOT_OPENED);
             }
             Completed::Last(last) => {
                 self.settle(id, last, reply, cut);
@@ -42,7 +42,7 @@ impl Engine {
             request,
         } = last;
         match completion {
-            Completion::Pass | Completion::Shutdown => self.plane.pass_on(entry, reply),
+            Completion::Pass | Completion::Shutdown => self.plane.answer_or_fail(entry, reply),
             Completion::Block { exec, code, .. } => {
                 self.settle_block(id, entry, exec, code.then_some(&request), reply);
             }
@@ -106,7 +106,7 @@ impl Engine {
             .settle_block(&mut self.plane, place, (code, flushes), reply);
         match exec {
             Some(exec) => self.settle_exec(id, entry, *exec, reply),
-            None => self.plane.pass_on(entry, reply),
+            None => self.plane.answer_or_fail(entry, reply),
         }
         if is_lost {
             self.local
@@ -164,7 +164,7 @@ impl Engine {
             LocalOutcome::ScriptMissing => {
                 let redirects = &mut self.redirects;
                 if !redirects.await_proof_of_noscript(plane, id, entry, request, reply) {
-                    plane.pass_on(entry, reply);
+                    plane.answer_or_fail(entry, reply);
                 }
             }
         }

@@ -17,7 +17,7 @@ impl Engine {
     ) -> Dispatched {
         let plane = &mut self.plane;
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.asked = None;
+            session.last_command = None;
         }
         if plane.must_log_in_first(id) {
             return plane.refuse_queued(id, NOAUTH);

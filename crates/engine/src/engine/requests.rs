@@ -211,7 +211,7 @@ impl Engine {
             }
             DispatchKind::ServersError => plane.dispatch_on_link(id, bytes, false, None),
             DispatchKind::Local => self.answer_locally(id, request),
-            DispatchKind::Wait => self.dispatch_wait(id, request, None),
+            DispatchKind::WaitCommand => self.dispatch_wait(id, request, None),
             DispatchKind::Blocking => {
                 let completion = (reads, plane.naming_completion(id, command));
                 let admit = |plane: &mut _, multi: &_| self.local.admit_opening(plane, id, multi);
@@ -229,7 +229,7 @@ impl Engine {
             DispatchKind::Script => self.local.dispatch_script(plane, id, request),
             DispatchKind::Counted => self.pubsub.dispatch_counted(plane, id, request),
             DispatchKind::Code => plane.dispatch_code(id, request),
-            DispatchKind::Link => plane.dispatch_named(id, request),
+            DispatchKind::Link => plane.dispatch_to_link(id, request),
         }
     }
 

@@ -131,7 +131,7 @@ pub(crate) enum Everywhere {
     },
     Info,
     /// WAIT or WAITAOF, at one server after the other.
-    Wait,
+    WaitCommand,
     /// The server of the session names the mistake in its own words.
     Mistake,
 }
@@ -467,7 +467,7 @@ impl Facts {
             _ if keeps_place && !self.session.is_caught_up => Route::CatchUp,
             _ if is_sequence && !self.arity_ok => Everywhere::Mistake.into(),
             _ if is_sequence => Everywhere::Scan { keeps_place }.into(),
-            wait if is_wait(wait) && self.arity_ok => Everywhere::Wait.into(),
+            wait if is_wait(wait) && self.arity_ok => Everywhere::WaitCommand.into(),
             wait if is_wait(wait) => Everywhere::Mistake.into(),
             id::INFO => Everywhere::Info.into(),
             _ => Everywhere::All { keeps_place }.into(),
@@ -554,7 +554,7 @@ impl Everywhere {
     fn keeps_place(self) -> bool {
         match self {
             Everywhere::All { keeps_place } | Everywhere::Scan { keeps_place } => keeps_place,
-            Everywhere::Info | Everywhere::Wait | Everywhere::Mistake => false,
+            Everywhere::Info | Everywhere::WaitCommand | Everywhere::Mistake => false,
         }
     }
 }
@@ -686,7 +686,7 @@ impl Engine {
                 let adds_section = adds_our_section(request);
                 self.scatter.ask_info(plane, id, request, adds_section)
             }
-            Everywhere::Wait => {
+            Everywhere::WaitCommand => {
                 let rest = self.pinned.begin_wait_at_all(plane, id, request);
                 self.dispatch_wait(id, request, rest)
             }
@@ -1051,7 +1051,7 @@ mod tests {
             ),
             (
                 plain(id::WAIT, NONE),
-                routes_to_all(Everywhere::Wait, Everywhere::Wait),
+                routes_to_all(Everywhere::WaitCommand, Everywhere::WaitCommand),
             ),
             (
                 Facts {

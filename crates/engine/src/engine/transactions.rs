@@ -72,7 +72,7 @@ impl Engine {
                     self.pinned
                         .settle_switch(&mut self.plane, id, switch, None, b"");
                 }
-                return self.plane.pass_on(entry, result);
+                return self.plane.answer_or_fail(entry, result);
             }
         };
         while let Some((own, element)) = exec_reply.next_result() {

@@ -293,7 +293,7 @@ impl Local {
             }
         };
         if let Some(session) = plane.sessions.get_mut(session_id) {
-            session.asked = Some(id);
+            session.last_command = Some(id);
         }
         if let Err(text) = checked {
             return RequestAdmission::Refused(text);
@@ -439,7 +439,7 @@ impl Local {
         let asked = self.catalog.asked_on(&plane.links, &subject);
         let since = asked.map_or(plane.now, |(_, since)| since);
         let is_late =
-            self.catalog.is_late(&subject.0, since, plane.now) || plane.is_expired(plane.asked);
+            self.catalog.is_late(&subject.0, since, plane.now) || plane.is_expired(plane.read_at);
         let link = match asked {
             Some((link, _)) => link,
             // A late server may have recovered: it is asked, and its answer clears the record of

@@ -61,7 +61,7 @@ impl Local {
                 if self.settle_evalsha(plane, link, entry, reply) {
                     return LocalOutcome::ScriptMissing;
                 }
-                plane.pass_on(entry, reply);
+                plane.answer_or_fail(entry, reply);
             }
             LocalCompletion::FlushScripts => {
                 self.settle_flush(plane, link, reply);

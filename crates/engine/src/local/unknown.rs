@@ -172,7 +172,7 @@ impl Local {
         request: &UnknownRequest<'_>,
     ) -> Result<UnknownOutcome, Dispatched> {
         if let Some(session) = plane.sessions.get_mut(id) {
-            session.asked = None;
+            session.last_command = None;
         }
         plane.switch_from_replica(id, None);
         plane.switch_to_informed_server(id, request.first());

@@ -205,7 +205,7 @@ impl Pinned {
         let seq = session.next_seq.wrapping_sub(1);
         let large = session.rare().large.take();
         session.state.end_large();
-        let command = session.asked;
+        let command = session.last_command;
         self.abandon(plane, link);
         let silent = large.is_some_and(|large| large.silent);
         let entry = Entry::of(session_id, seq, plane.now_stamp)

@@ -44,8 +44,11 @@ impl Pinned {
         let silent = session.state.is_silent();
         let link = session.link;
         if let Some(link) = plane.links.get_mut(link) {
-            let asked = plane.asked;
-            link.tunnel = Some(Tunnel::Asked { silent, asked });
+            let asked = plane.read_at;
+            link.tunnel = Some(Tunnel::Asked {
+                silent,
+                read_at: asked,
+            });
             link.begin_streaming();
             link.stream(request.bytes, plane.now);
         }

@@ -141,7 +141,7 @@ impl Pinned {
             session: id,
             seq: session.take_seq(),
             command: request.id.into(),
-            asked: plane.asked,
+            read_at: plane.read_at,
             request: request.bytes.to_vec(),
             kind,
             slot: slot_of_first_key(request),
@@ -174,7 +174,7 @@ impl Pinned {
             PollOutcome::Redirected => {}
             PollOutcome::Reply(reply) => {
                 plane.held_bytes -= one.request.len();
-                plane.note_whole(one.session, one.command, one.asked);
+                plane.note_whole(one.session, one.command, one.read_at);
                 plane.deliver_to(entry, reply);
                 return None;
             }
@@ -212,7 +212,7 @@ impl Pinned {
 
     fn end_poll(&mut self, plane: &mut DataPlane, one: PolledCommand, reply: &[u8]) {
         plane.held_bytes -= one.request.len();
-        plane.note_whole(one.session, one.command, one.asked);
+        plane.note_whole(one.session, one.command, one.read_at);
         let entry = Entry::of(one.session, one.seq, plane.now_stamp).of_command(one.command);
         plane.deliver_to(entry, reply);
     }

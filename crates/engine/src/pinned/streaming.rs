@@ -57,7 +57,7 @@ impl Pinned {
             return None;
         }
         if let Some(session) = plane.sessions.get_mut(session_id) {
-            session.asked = id;
+            session.last_command = id;
         }
         let opening = match identify(plane, &args, argc) {
             Ok(opening) => opening,
@@ -232,7 +232,7 @@ impl Pinned {
         let Some(large) = session.rare.as_mut().and_then(|rare| rare.large.as_mut()) else {
             unreachable!("a session that streams or swallows has a large request");
         };
-        let (link, silent, command) = (large.link, large.silent, session.asked);
+        let (link, silent, command) = (large.link, large.silent, session.last_command);
         let (used, ends, completion) = match large.tail.scan(input) {
             Ok((used, true)) => (used, true, large.completion.take()),
             Ok((used, false)) => (used, false, None),
@@ -259,7 +259,7 @@ impl Pinned {
                 state.progress = plane.now;
                 let entry = Entry {
                     command: command.into(),
-                    ..Entry::of(id, seq, plane.asked)
+                    ..Entry::of(id, seq, plane.read_at)
                         .with_completion(completion.is_some())
                         .silenced(silent)
                 };

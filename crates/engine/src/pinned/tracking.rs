@@ -242,7 +242,7 @@ impl Pinned {
             return;
         };
         let is_client = session
-            .asked
+            .last_command
             .is_some_and(|asked| asked.get().name.starts_with("client|"));
         if is_client || session.state.any(Flags::IN_MULTI) {
             return;

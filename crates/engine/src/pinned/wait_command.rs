@@ -100,7 +100,7 @@ impl OtherServers {
             answered: Vec::new(),
             least: Vec::new(),
             args,
-            asked: plane.asked,
+            read_at: plane.read_at,
             until: (ms > 0).then(|| plane.now.plus_ms(u32::try_from(ms).unwrap_or(u32::MAX))),
             refused_since: None,
         }))
@@ -331,7 +331,7 @@ impl Pinned {
         let now = plane.now;
         let refused = refused.and_then(|refused| rest.take_refusal(&refused.why, now));
         if let Some(reply) = refused {
-            plane.pass_on(entry, &reply);
+            plane.answer_or_fail(entry, &reply);
             return None;
         }
         let pool = usize::from(plane.sessions.get(entry.session)?.pool);
@@ -340,7 +340,7 @@ impl Pinned {
             .iter()
             .find(|server| !rest.answered.contains(server) && self.owns_slots(plane, **server));
         let Some(server) = left.copied() else {
-            plane.pass_on(entry, &rest.reply());
+            plane.answer_or_fail(entry, &rest.reply());
             return None;
         };
         let (mut bytes, in_front) = self.in_front_of_wait(plane, entry.session, server);
@@ -477,7 +477,7 @@ mod tests {
             answered: Vec::new(),
             least: Vec::new(),
             args,
-            asked: now.stamp(),
+            read_at: now.stamp(),
             until: (ms > 0).then(|| now.plus_ms(ms)),
             refused_since: None,
         }

@@ -59,7 +59,7 @@ pub(crate) struct Deferred {
     completion: Option<Completion>,
     request: Vec<u8>,
     /// The kind of the link that carried it, with that link's server.
-    asked: LinkKind,
+    sent_on: LinkKind,
     /// The server that gets the next attempt.
     to: NextServer,
     /// The question that proves the refusal, if the request may have run.
@@ -217,17 +217,17 @@ impl DeferredQueue {
     }
 
     /// When a request began to wait.
-    fn asked_at(&self, item: &Deferred) -> Stamp {
+    fn waiting_since(&self, item: &Deferred) -> Stamp {
         match item.waits {
             true => self.waits_since,
-            false => item.entry.asked,
+            false => item.entry.read_at,
         }
     }
 
     /// Updates the summary of the items after a scan.
     fn sum_up(&mut self, now: Stamp, wakes: u32) {
         let due = self.items.iter().map(|item| item.due).min();
-        let asked = self.items.iter().map(|item| self.asked_at(item));
+        let asked = self.items.iter().map(|item| self.waiting_since(item));
         let oldest = asked.max_by_key(|asked| now.ticks_since(*asked));
         self.oldest = oldest.unwrap_or(now);
         self.due = due.unwrap_or_default();
@@ -237,7 +237,7 @@ impl DeferredQueue {
     /// When the first deferred request that cannot block was read.
     fn oldest_asked(&self) -> Option<Stamp> {
         let places = self.items.iter().filter(|item| !item.waits);
-        places.map(|item| item.entry.asked).next()
+        places.map(|item| item.entry.read_at).next()
     }
 }
 
@@ -401,7 +401,7 @@ impl Redirects {
             // A request that was redirected before waits for a tick, so it does not circle between
             // two nodes.
             let is_again = matches!(
-                entry.before(),
+                entry.earlier_attempt(),
                 EarlierAttempt::Refused | EarlierAttempt::Lost
             );
             let soon = now && !is_again && proof.is_none();
@@ -419,7 +419,7 @@ impl Redirects {
                     entry.class.reads(),
                 ),
                 request: request.clone(),
-                asked,
+                sent_on: asked,
                 to,
                 proof,
                 due: match soon {
@@ -442,10 +442,11 @@ impl Redirects {
             plane.counters.late_replies += 1;
             return;
         };
-        let waited_ms = now_stamp.ms_since(item.entry.asked);
-        let is_new = item.entry.before() != EarlierAttempt::Refused || waited_ms >= WAITED_MS;
+        let waited_ms = now_stamp.ms_since(item.entry.read_at);
+        let is_new =
+            item.entry.earlier_attempt() != EarlierAttempt::Refused || waited_ms >= WAITED_MS;
         // A request of a lost link is sent again once, whichever server gets it.
-        if item.entry.before() != EarlierAttempt::Lost {
+        if item.entry.earlier_attempt() != EarlierAttempt::Lost {
             item.entry = item.entry.after(EarlierAttempt::Refused);
         }
         session.state |= Flags::REPLY_TIME_UNKNOWN;
@@ -461,7 +462,7 @@ impl Redirects {
             queue.others.clear();
             queue.imported.clear();
             queue.listed_links.clear();
-            (queue.due, queue.oldest) = (item.due, item.entry.asked);
+            (queue.due, queue.oldest) = (item.due, item.entry.read_at);
         }
         if !queue.listed_links.contains(&link) {
             queue.listed_links.push(link);
@@ -475,9 +476,9 @@ impl Redirects {
         }
         queue.due = queue.due.min(item.due);
         if !item.waits
-            && now_stamp.ticks_since(item.entry.asked) > now_stamp.ticks_since(queue.oldest)
+            && now_stamp.ticks_since(item.entry.read_at) > now_stamp.ticks_since(queue.oldest)
         {
-            queue.oldest = item.entry.asked;
+            queue.oldest = item.entry.read_at;
         }
         queue.insert(item);
         queue.report(plane, id);
@@ -637,11 +638,11 @@ impl Redirects {
             return plane.pass_on_late(item.entry, &item.refusal);
         }
         let reply = match item.is_named_elsewhere() {
-            true => moved_away(&plane.server(item.asked.server).label),
+            true => moved_away(&plane.server(item.sent_on.server).label),
             false => item.refusal,
         };
         plane.counters.failed_not_sent += 1;
-        plane.pass_on(item.entry, &reply);
+        plane.answer_or_fail(item.entry, &reply);
     }
 
     /// Whether a deferred request waits for a server that is in back-off, because another server
@@ -698,14 +699,14 @@ impl Redirects {
         };
         let asked = match item.waits {
             true => plane.now_stamp,
-            false => item.entry.asked,
+            false => item.entry.read_at,
         };
         let Some(state) = plane.links.get_mut(link) else {
             return;
         };
         let entry = Entry {
             len: request.len() as u32,
-            asked,
+            read_at: asked,
             ..item.entry.with_completion(completion.is_some())
         };
         match completion {
@@ -771,7 +772,7 @@ impl RetryScan {
         while let Some(mut item) = self.items.pop_front() {
             let asked = match item.waits {
                 true => self.waits_since,
-                false => item.entry.asked,
+                false => item.entry.read_at,
             };
             item.overtaken |= self.executed.overtake(item.entry.seq, &item.about);
             let is_lost = item.overtaken && !item.is_unproven() || item.has_lost_proof(plane);
@@ -852,8 +853,8 @@ impl Deferred {
     }
 
     /// The kind of the link that carried it, with that link's server.
-    pub(crate) fn asked(&self) -> LinkKind {
-        self.asked
+    pub(crate) fn sent_on(&self) -> LinkKind {
+        self.sent_on
     }
 
     /// The server that gets it next.
@@ -960,7 +961,7 @@ impl Redirects {
             link: id,
             since: plane.now,
             again: matches!(
-                front.before(),
+                front.earlier_attempt(),
                 EarlierAttempt::Refused | EarlierAttempt::Lost
             ),
         };
@@ -1011,7 +1012,7 @@ impl Redirects {
             },
             completion: None,
             request: request.to_vec(),
-            asked,
+            sent_on: asked,
             to: NextServer::Owner,
             proof: Some(AwaitedProof {
                 link,
@@ -1107,7 +1108,7 @@ impl Redirects {
             },
             completion: Some(completion),
             request,
-            asked: LinkKind { server, ..own.kind },
+            sent_on: LinkKind { server, ..own.kind },
             to: NextServer::Owner,
             proof: None,
             about: RequestKeys::default(),
@@ -1219,7 +1220,7 @@ impl Redirects {
             entry,
             completion,
             request,
-            asked,
+            sent_on: asked,
             to: NextServer::Owner,
             proof: None,
             due: plane.now,
@@ -1331,13 +1332,13 @@ fn is_read_from_replica(
         && id_of(request).is_some_and(|id| id.get().replica)
 }
 
-/// Whether a request that was read at `asked` has passed its deadline.
-fn is_over(plane: &DataPlane, asked: Stamp) -> bool {
+/// Whether a request that was read at `read_at` has passed its deadline.
+fn is_over(plane: &DataPlane, read_at: Stamp) -> bool {
     let limit_ms = match plane.settings.timeouts.request_ms {
         0 => ASKED_AGAIN_MS,
         limit_ms => limit_ms,
     };
-    plane.now_stamp.ms_since(asked) >= limit_ms
+    plane.now_stamp.ms_since(read_at) >= limit_ms
 }
 
 /// The error reply to a request that no server would execute.
@@ -1387,7 +1388,7 @@ mod tests {
             completion: None,
             about: RequestKeys::of(&LearnedCommands::default(), &bytes, 0, reads),
             request: bytes,
-            asked: LinkKind {
+            sent_on: LinkKind {
                 server: ServerId(0),
                 version: Version::Resp2,
                 db: 0,

@@ -39,7 +39,7 @@ impl Redirects {
         new_primary_of: impl Fn(&DataPlane, ServerId) -> Option<ServerId>,
         load_named: impl FnOnce(&mut DataPlane, LinkId, &Deferred),
     ) -> Option<(Entry, u16, Vec<u8>)> {
-        let (server, may_move) = (item.asked().server, item.may_go_to_new_primary());
+        let (server, may_move) = (item.sent_on().server, item.may_go_to_new_primary());
         let new_primary_of = |plane: &DataPlane, server| match may_move {
             true => new_primary_of(plane, server),
             false => None,
@@ -122,7 +122,7 @@ impl Redirects {
                 Ok(link) => link,
                 Err(told) => {
                     plane.counters.failed_not_sent += 1;
-                    plane.pass_on(item.entry(), &told);
+                    plane.answer_or_fail(item.entry(), &told);
                     return None;
                 }
             }
@@ -139,7 +139,7 @@ impl Redirects {
         match self.wake_link(plane, link, entry) {
             Ok(()) => Some((link, item)),
             Err(told) => {
-                plane.pass_on(entry, &told);
+                plane.answer_or_fail(entry, &told);
                 None
             }
         }
@@ -205,7 +205,7 @@ fn kind_for(
     item: &Deferred,
     new_primary: Option<ServerId>,
 ) -> Result<LinkKind, NoReader> {
-    let asked = item.asked();
+    let asked = item.sent_on();
     let command = id_of(item.request()).map(|id| id.get());
     let session = item.entry().session;
     let (slot, next) = (item.slot(), item.next_server());

@@ -182,7 +182,7 @@ impl<'a> ExecReply<'a> {
     ) {
         let given_up = entry.session == SessionId::NONE;
         if !self.steps.is_empty() && !given_up {
-            plane.begin_steps(id, self.steps, (entry.is_silent(), entry.asked));
+            plane.begin_steps(id, self.steps, (entry.is_silent(), entry.read_at));
         }
         let db = self.within.db;
         let session = plane.sessions.get_mut(id);
@@ -193,7 +193,7 @@ impl<'a> ExecReply<'a> {
             session.db = db;
             link.kind.db = db;
         }
-        plane.pass_on(entry, &self.first);
+        plane.answer_or_fail(entry, &self.first);
     }
 
     /// Appends a request that respool answers, in the present state of the session.

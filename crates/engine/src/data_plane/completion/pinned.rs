@@ -166,7 +166,7 @@ pub(crate) struct OtherServers {
     /// The request without its timeout.
     pub(crate) args: Vec<Vec<u8>>,
     /// The time when the request was read.
-    pub(crate) asked: Stamp,
+    pub(crate) read_at: Stamp,
     /// The end of the timeout. `None`: there is none.
     pub(crate) until: Option<Time>,
     /// Since when nodes have refused the write in front of it.

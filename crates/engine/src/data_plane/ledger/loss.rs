@@ -54,7 +54,7 @@ impl Ledger {
         for (index, entry) in self.entries.iter().enumerate().take(sent).rev() {
             let simple = entry.is_silent() || simple[index];
             let harmless = entry.class.reads() && simple && !changed.contains(&entry.session);
-            let is_first_loss = entry.before() != EarlierAttempt::Lost;
+            let is_first_loss = entry.earlier_attempt() != EarlierAttempt::Lost;
             stays[index] = again && harmless && is_first_loss && entry.session != SessionId::NONE;
             if !entry.class.reads() {
                 changed.insert(entry.session);
