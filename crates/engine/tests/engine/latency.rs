@@ -205,13 +205,7 @@ fn wait_at_several_servers_counts_once() {
 /// A blocking command that is polled counts once, with its whole time.
 #[test]
 fn polled_command_counts_once() {
-    let mut settings = settings();
-    settings.limits.pinned_links_max = 1;
-    let mut world = World::new(settings);
-    let [holds, waits] = [world.accept(), world.accept()];
-    world.opens_transactions(waits);
-    world.asks(holds, &["BLPOP q 0"]);
-    world.connect();
+    let (mut world, waits) = World::with_polled_commands();
     let mut counted = Counted::from(&mut world);
     world.asks(waits, &["BLPOP q 10"]);
     for nil in [true, true, false] {

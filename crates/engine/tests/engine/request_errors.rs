@@ -277,13 +277,7 @@ fn large_request_that_fails_counts() {
 /// A polled command counts once: its error at the server, or its end by CLIENT UNBLOCK.
 #[test]
 fn polled_command_counts_its_error() {
-    let mut settings = settings();
-    settings.limits.pinned_links_max = 1;
-    let mut world = World::new(settings);
-    let [holds, waits] = [world.accept(), world.accept()];
-    world.opens_transactions(waits);
-    world.asks(holds, &["BLPOP q 0"]);
-    world.connect();
+    let (mut world, waits) = World::with_polled_commands();
     let mut errors = Errors::from(&mut world);
     world.asks(waits, &["BLPOP q 10"]);
     for result in ["*-1", "-WRONGTYPE no"] {

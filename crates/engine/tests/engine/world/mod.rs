@@ -548,6 +548,19 @@ impl World {
         self.turn(|engine| engine.handle_session_lost(session));
     }
 
+    /// A world whose only pinned link is taken, and a session in it whose blocking commands are
+    /// therefore polled.
+    pub(crate) fn with_polled_commands() -> (World, SessionId) {
+        let mut settings = settings();
+        settings.limits.pinned_links_max = 1;
+        let mut world = World::new(settings);
+        let [holds, waits] = [world.accept(), world.accept()];
+        world.opens_transactions(waits);
+        world.asks(holds, &["BLPOP q 0"]);
+        world.connect();
+        (world, waits)
+    }
+
     /// A session executes its first transaction: the server says that its user may open them.
     pub(crate) fn opens_transactions(&mut self, session: SessionId) {
         self.asks(session, &["MULTI", "SET k v", "EXEC"]);
