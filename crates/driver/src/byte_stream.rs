@@ -113,8 +113,8 @@ impl ByteStream {
         }
     }
 
-    /// Reads and discards input, and sends what is left of our direction's end. Returns whether the
-    /// peer has closed, too.
+    /// Reads and discards input, and sends the rest of the end of our direction. Returns whether
+    /// the peer has closed, too.
     pub(crate) fn discard(&mut self, buffer: &mut [u8]) -> bool {
         if let Some(tls) = &mut self.tls
             && tls.flush(&self.fd).is_err()

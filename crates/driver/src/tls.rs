@@ -1,7 +1,7 @@
 //! TLS of connections to clients and to servers.
 //!
 //! A `TlsStream` stands between the socket and the engine's bytes. rustls owns no buffer here:
-//! all streams of a worker share `TlsBuffers`, and a stream keeps only what cannot be finished.
+//! all streams of a worker share `TlsBuffers`, and a stream keeps only unfinished records.
 //!
 //! ```text
 //!   read    socket -> TlsBuffers::incoming -> plaintext in the worker's read buffer

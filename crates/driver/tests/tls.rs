@@ -490,7 +490,7 @@ fn client_without_certificate_reads_an_alert() {
 }
 
 /// An idle session with TLS holds at most 8 KiB more than a plain one, and no less than a half of
-/// what the memory bound counts for it.
+/// the bytes that the memory bound counts for it.
 #[test]
 fn idle_session_with_tls_holds_little_memory() {
     let _alone = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);

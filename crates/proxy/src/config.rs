@@ -205,7 +205,7 @@ impl Config {
         Ok((config, resolved))
     }
 
-    /// The path of the control socket that all layers name, whatever else is wrong in them.
+    /// The path of the control socket that all layers name, even if other options are wrong.
     ///
     /// # Errors
     /// Returns the problems if there is no path.

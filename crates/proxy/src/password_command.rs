@@ -89,7 +89,7 @@ impl PasswordCommand {
         &self.words[0]
     }
 
-    /// Runs the command and returns what it prints. Blocks for [`COMMAND_TIME_MAX`] at the most.
+    /// Runs the command and returns its output. Blocks for [`COMMAND_TIME_MAX`] at the most.
     /// The command ends with the calling thread.
     ///
     /// # Errors
@@ -148,7 +148,7 @@ enum OutputError {
     Broken(io::Error),
 }
 
-/// Reads what a child prints until it has ended. Returns its output and the beginning of its error
+/// Reads the output of a child until it has ended. Returns it, and the beginning of its error
 /// output.
 fn wait_for(child: &mut Child, deadline: Instant) -> Result<(Vec<u8>, Vec<u8>), OutputError> {
     let mut out = child.stdout.take().map(|pipe| (pipe, Vec::new()));

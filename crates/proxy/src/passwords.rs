@@ -107,7 +107,7 @@ struct CommandSchedule {
     due: Option<Instant>,
     /// The pause behind the next failure.
     retry: Duration,
-    /// Whether a server refuses what the command printed last.
+    /// Whether a server refuses the last password of the command.
     is_refused: bool,
     /// Whether the log has said so.
     is_refusal_logged: bool,

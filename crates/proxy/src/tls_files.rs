@@ -337,7 +337,7 @@ impl TlsFiles {
         self.sets.iter().filter_map(changed_files).collect()
     }
 
-    /// Takes what is in use for sets with the same settings and contents, so that clients and
+    /// Keeps the TLS in use of sets with the same settings and contents, so that clients and
     /// servers may resume their TLS sessions after a reload.
     pub(crate) fn keep_same(&mut self, in_use: &TlsFiles) {
         for set in &mut self.sets {

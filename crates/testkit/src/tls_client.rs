@@ -14,7 +14,7 @@ use rustls::{
 use crate::certificates::CertificateFiles;
 use crate::client::{PATIENCE, Reply, read_reply, words};
 
-/// The side of a client in TLS: what it trusts and what it shows.
+/// The side of a client in TLS: the CA that it trusts, and its certificate.
 #[derive(Clone, Debug)]
 pub struct TlsPeer {
     /// The file of the CA that it trusts.

@@ -168,7 +168,7 @@ impl TestPair {
         self.to_send.drain(..sent);
     }
 
-    /// The peer reads all ciphertext, and checks what our stream said about it.
+    /// The peer reads all ciphertext, and checks the reports of our stream about it.
     fn peer_reads(&mut self) -> Result<(), Error> {
         let mut bytes = vec![0; 1 << 20];
         let count = match self.socket.read(&mut bytes) {
@@ -299,7 +299,7 @@ fn run_steps(mut pair: TestPair, steps: &[PairStep], is_tls13: bool) {
                 assert_eq!(pair.peer_received.len(), pair.written);
             }
             PairStep::PeerChangesKeys if is_tls13 => {
-                // rustls sends nothing more before the peer has read what it has.
+                // rustls sends nothing more before the peer has read all that came.
                 pair.peer_sends(usize::MAX);
                 pair.peer.refresh_traffic_keys().unwrap();
             }

@@ -383,7 +383,7 @@ impl DataPlane {
             true => Completion::Pass,
             false => completion,
         };
-        // The rest of a large reply is no error, whatever it begins with.
+        // The rest of a large reply is no error, even if it begins with a dash.
         let entry = if cut { entry.uncounted() } else { entry };
         Completed::Last(LastReply {
             entry,

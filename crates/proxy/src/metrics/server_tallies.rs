@@ -297,8 +297,8 @@ mod tests {
         assert_eq!(pages.failures("x:1"), 15);
     }
 
-    /// A Sentinel gives an entry another address, and the old one again. Each address shows what
-    /// was counted for it.
+    /// A Sentinel gives an entry another address, and the old one again. Each address shows its
+    /// own counts.
     #[test]
     fn renamed_server_leaves_its_counts_behind() {
         let mut pages = Pages::default();

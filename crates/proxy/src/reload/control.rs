@@ -53,7 +53,7 @@ pub(crate) struct ControlSocket {
 /// Opens the control socket and starts the thread that accepts its clients.
 ///
 /// # Errors
-/// Returns what failed, and the remedy.
+/// The failed step, and the remedy.
 pub(crate) fn listen(path: &Path, reloads: Reloads) -> Result<ControlSocket, String> {
     let (listener, file) = respool_driver::control_socket(path).map_err(|error| {
         let remedy = match error.kind() {

@@ -385,7 +385,7 @@ fn failed_command_leaves_the_password() {
     wait_until("requests are answered again", SOON, || {
         client.call("GET key") == Reply::bulk("value")
     });
-    // The command runs on, and the server goes on to refuse what it prints.
+    // The command runs on, and the server goes on to refuse its passwords.
     assert_eq!(admin.call("CONFIG SET requirepass three"), Reply::ok());
     close_others(&mut admin);
     wait_until("the log names the refused command", SOON, || {

@@ -9,7 +9,7 @@ use respool_testkit::tls_client::TlsPeer;
 
 use crate::target::respool;
 
-/// What a server accepts connections for in these tests.
+/// The names of a server in these tests.
 pub(super) const HERE: [&str; 2] = ["localhost", "127.0.0.1"];
 
 /// A respool with a plain listener and one with TLS, and its server.
