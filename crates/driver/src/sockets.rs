@@ -109,7 +109,7 @@ impl Socket {
 
     /// Reads once. If reading makes TLS send something for which the kernel has no room, epoll
     /// watches for room.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn read(
         &mut self,
         epoll: &OwnedFd,
@@ -125,7 +125,7 @@ impl Socket {
 
     /// Writes output, and watches for room if some of it, or bytes of TLS, are left. See
     /// [`ByteStream::write`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn write(
         &mut self,
         epoll: &OwnedFd,

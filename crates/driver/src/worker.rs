@@ -527,7 +527,9 @@ impl WorkerLoop {
 
 /// Sessions.
 impl WorkerLoop {
-    /// Handles an event of a session's socket. Returns whether more input may be waiting.
+    /// Handles an event of a session's socket. Returns whether more input may be waiting. It is
+    /// inlined for the reason in [`crate::byte_stream`].
+    #[inline(always)]
     fn session_event(&mut self, index: usize, flags: EventFlags) -> bool {
         let Some(Some(session)) = self.sessions.get(index) else {
             return false;
