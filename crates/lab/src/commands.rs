@@ -18,6 +18,7 @@ pub mod histories;
 pub mod idle;
 pub mod load;
 pub mod ratios;
+pub mod reload;
 pub mod rotation;
 pub mod scrape;
 pub mod servers;

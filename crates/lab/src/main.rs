@@ -23,6 +23,7 @@ Experiments (each prints its tables; with --out most write report.html, report.j
   failover     Errors and delays of clients until another server has replaced a failed one
   idle         Memory per idle connection
   rotation     Whether a client fails or waits while certificates change
+  reload       Whether a request fails or waits while the configuration changes
   scrape       How long a scrape of the metrics takes
   against      Whether this build of respool costs more CPU per request than another one
 
@@ -55,6 +56,7 @@ fn main() -> ExitCode {
         "failover" => commands::failover::run(&args),
         "idle" => commands::idle::run(&args),
         "rotation" => commands::rotation::run(&args),
+        "reload" => commands::reload::run(&args),
         "scrape" => commands::scrape::run(&args),
         "against" => commands::against::run(&args),
         "ratios" => commands::ratios::run(&args),
