@@ -353,3 +353,31 @@ fn report(given: &ReloadArgs, mut figures: Figures) -> Result<(), String> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each change has an effect that `respool reload` has to apply, and after a cycle the first
+    /// configuration is in effect again.
+    #[test]
+    fn each_change_gives_one_option_its_other_value() {
+        let after = |changes| {
+            let configuration = Configuration {
+                dir: PathBuf::from("/lab"),
+                listen: 1,
+                server_port: 2,
+                threads: 3,
+                changes,
+            };
+            configuration.text()
+        };
+        for changes in 0..CYCLE {
+            let (before, now) = (after(changes), after(changes + 1));
+            let changed = before.lines().zip(now.lines()).filter(|(a, b)| a != b);
+            assert_eq!(changed.count(), 1, "{before}\n{now}");
+            assert_eq!(after(changes), after(changes + CYCLE));
+        }
+        assert_ne!(after(0), after(CYCLE / 2));
+    }
+}
