@@ -110,16 +110,16 @@ impl Configuration {
 
 /// Memory and file descriptors of respool.
 #[derive(Clone, Copy)]
-struct Held {
+struct ProcessUse {
     rss: u64,
     fds: usize,
 }
 
-impl Held {
-    fn of(proxy: &Proxy) -> Held {
+impl ProcessUse {
+    fn of(proxy: &Proxy) -> ProcessUse {
         thread::sleep(SETTLE);
         let (rss, fds) = (proxy.rss(), proxy.fds());
-        Held { rss, fds }
+        ProcessUse { rss, fds }
     }
 }
 
@@ -131,8 +131,8 @@ struct Figures {
     alone: Vec<f64>,
     /// The same beside the reloads.
     beside: Vec<f64>,
-    first: Held,
-    last: Held,
+    first: ProcessUse,
+    last: ProcessUse,
 }
 
 /// Runs it.
@@ -191,7 +191,7 @@ fn measure(given: &ReloadArgs) -> Result<Figures, String> {
         outcome.map(|reloads| (reloads, beside))
     });
     let ((reloads, first), beside) = outcome.map_err(|problem| named(&proxy, &problem))?;
-    let last = Held::of(&proxy);
+    let last = ProcessUse::of(&proxy);
     generator.end()?;
     Ok(Figures {
         reloads,
@@ -209,11 +209,11 @@ fn reload_for(
     binary: &Path,
     configuration: &mut Configuration,
     proxy: &Proxy,
-) -> Result<(Vec<f64>, Held), String> {
+) -> Result<(Vec<f64>, ProcessUse), String> {
     for _ in 0..FIRST {
         reload(binary, configuration)?;
     }
-    let first = Held::of(proxy);
+    let first = ProcessUse::of(proxy);
     let end = Instant::now() + Duration::from_secs_f64(given.seconds);
     let mut reloads = Vec::new();
     while Instant::now() < end || !configuration.changes.is_multiple_of(CYCLE) {
@@ -322,7 +322,7 @@ fn report(given: &ReloadArgs, mut figures: Figures) -> Result<(), String> {
         let [half, tail, thousandth, most] = [0.5, 0.99, 0.999, 1.0].map(|at| of(ms, at));
         format!("p50 {half:.2}, p99 {tail:.2}, p99.9 {thousandth:.2}, most {most:.2}")
     };
-    let kib = |held: &Held| held.rss / 1024;
+    let kib = |held: &ProcessUse| held.rss / 1024;
     super::say(&format!(
         "Reloads beside {} connections: {} reloads, {} workers\n\n\
          ms of a reload     {}\n\
