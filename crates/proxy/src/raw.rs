@@ -8,7 +8,7 @@ mod toml;
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::options::{OPTIONS, Opt, OptionKind, find};
+use crate::options::{OPTIONS, Opt, OptionKind, find, find_by_any_name, replaced};
 use crate::pools::PoolTable;
 use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
 
@@ -183,8 +183,13 @@ impl RawConfig {
 /// A warning about an environment variable that is not read, and the remedy.
 fn unread_variable(name: &str, rest: &str) -> String {
     let name = name.escape_debug();
-    let meant = did_you_mean(rest, OPTIONS.iter().map(|option| option.name));
-    let meant = meant.and_then(find);
+    let option_name = rest.to_lowercase().replace('_', "-");
+    if let Some(remedy) = replaced(&option_name) {
+        return format!("the environment variable {name} is not read: {remedy}");
+    }
+    let renamed = find_by_any_name(&option_name).map(|(option, _)| option);
+    let most_like = || did_you_mean(rest, OPTIONS.iter().map(|option| option.name));
+    let meant = renamed.or_else(|| most_like().and_then(find));
     match meant.map(|option| (option.name, option.variable)) {
         Some((_, Some(variable))) => {
             format!("the environment variable {name} is not read: did you mean {variable}?")

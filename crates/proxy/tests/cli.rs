@@ -606,8 +606,12 @@ fn unread_variable_is_a_warning() {
         ("RESPOOL_THREADS", "9"),
         ("RESPOOL_PASSWROD", "SECRET"),
         ("RESPOOL_QQQQ", "x"),
+        ("RESPOOL_STRANGER_STALL_MS", "1"),
+        ("RESPOOL_HOLD", "no"),
     ]);
     for part in [
+        "RESPOOL_STRANGER_STALL_MS is not read: say --head-of-line-stall-ms",
+        "RESPOOL_HOLD is not read: `flush-rule` has replaced it",
         "warning: the environment variable RESPOOL_THREADS is not read: say --threads",
         "warning: the environment variable RESPOOL_PASSWROD is not read: did you mean RESPOOL_PASSWORD?",
         "warning: the environment variable RESPOOL_QQQQ is not read; those that are: RESPOOL_PASSWORD",
