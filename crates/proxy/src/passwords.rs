@@ -597,8 +597,19 @@ fn read_password(path: &Path) -> Result<String, String> {
         .map_err(|error| format!("`{shown}` cannot be read: {error}"))?;
     let text = String::from_utf8(bytes).map_err(|_| format!("`{shown}` is not UTF-8"))?;
     let text = text.strip_suffix('\n').unwrap_or(&text);
-    parse_secret(text.strip_suffix('\r').unwrap_or(text))
-        .map_err(|_| format!("`{shown}` is empty: it must hold a password"))
+    let text = text.strip_suffix('\r').unwrap_or(text);
+    if text.starts_with('\u{feff}') {
+        return Err(format!(
+            "`{shown}` begins with a byte order mark: save it as UTF-8 without one"
+        ));
+    }
+    if text.contains(['\n', '\r', '\0']) {
+        return Err(format!(
+            "`{shown}` has more than one line, or a NUL: it must hold the password alone, with at \
+             most one line end"
+        ));
+    }
+    parse_secret(text).map_err(|_| format!("`{shown}` is empty: it must hold a password"))
 }
 
 /// A warning if other users of the machine may read or write a file with a secret, and the
@@ -645,6 +656,34 @@ mod tests {
 
     /// A file that is replaced by rename behind a symbolic link is read again. An empty or missing
     /// file leaves the password as it was.
+    /// A file with more than a password is refused: its text would be a password that no server
+    /// accepts.
+    #[test]
+    fn password_file_holds_one_line() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("password");
+        let read = |content: &str| {
+            std::fs::write(&path, content).unwrap();
+            read_password(&path)
+        };
+        for content in ["secret", "secret\n", "secret\r\n"] {
+            assert_eq!(read(content).unwrap(), "secret", "{content:?}");
+        }
+        assert_eq!(read(" two words \n").unwrap(), " two words ");
+        for (content, problem) in [
+            ("secret\n\n", "more than one line"),
+            ("secret\nother\n", "more than one line"),
+            ("\nsecret", "more than one line"),
+            ("secret\0", "a NUL"),
+            ("\u{feff}secret\n", "byte order mark"),
+            ("\n", "is empty"),
+        ] {
+            let error = read(content).unwrap_err();
+            assert!(error.contains(problem), "{content:?}: {error}");
+            assert!(!error.contains("secret"), "{error}");
+        }
+    }
+
     #[test]
     fn each_new_password_is_passed_on_once() {
         let directory = tempfile::tempdir().unwrap();
