@@ -351,11 +351,15 @@ impl Reloads {
                         effect";
             lines.push(same.into());
         }
+        let mut warnings = check_names(&state.current, &new)?;
+        let known = &state.current.config.warnings;
+        let of_new = new.config.warnings.iter();
+        warnings.extend(of_new.filter(|text| !known.contains(text)).cloned());
         let is_good = ReloadOutcome {
             is_good: true,
             is_news,
             lines,
-            warnings: check_names(&state.current, &new)?,
+            warnings,
         };
         match mode {
             // A command that has run may have named another lifetime.
@@ -418,11 +422,8 @@ impl Reloads {
                 applied.took.as_millis()
             );
         }
-        let known = &state.current.config.warnings;
-        let new_warnings = config.warnings.iter().filter(|text| !known.contains(text));
         let is_known = |text: &&String| state.fewer.as_ref() == Some(*text);
-        let new_bounds = fewer.iter().filter(|text| !is_known(text));
-        for text in new_warnings.chain(new_bounds) {
+        for text in fewer.iter().filter(|text| !is_known(text)) {
             warn!("{}", plain(text));
         }
         state.fewer = fewer;

@@ -344,6 +344,21 @@ fn check_tries_to_bind_new_addresses() {
     assert_eq!(counter(&mut served.client(), "config_reload_failures"), 0);
 }
 
+/// What a new configuration exposes is a warning of the check and of the reload, once.
+#[test]
+fn reload_warns_of_new_exposures() {
+    let served = Reloadable::start("");
+    served.write_with(", '0.0.0.0:0'", "");
+    for request in ["check", "reload"] {
+        let (status, lines) = served.ask(request);
+        assert_eq!(status, "good", "{lines}");
+        let warning = "warning: every client that reaches 0.0.0.0:0 may use the server";
+        assert!(lines.contains(warning), "{request}: {lines}");
+    }
+    let (_, again) = served.ask("reload");
+    assert!(!again.contains("warning"), "{again}");
+}
+
 /// An address of respool that stands in the way of a wider one is named, and two reloads help.
 #[test]
 fn own_address_in_the_way_is_named() {
