@@ -44,7 +44,7 @@ pub(crate) struct ListeningAddresses {
 #[derive(Debug)]
 pub(crate) struct ListeningAddress {
     /// The address as the configuration has it.
-    asked: Address,
+    configured: Address,
     /// The index of the pool of its new sessions.
     pool: usize,
     /// Whether clients reach it over TLS.
@@ -116,7 +116,7 @@ fn open(
     };
     let listeners = bound.sockets.into_iter().map(listener).collect();
     let listening = ListeningAddress {
-        asked: address.clone(),
+        configured: address.clone(),
         pool: *pool,
         has_tls: tls.is_some(),
         bound: bound.address,
@@ -135,7 +135,7 @@ fn check_open(
         error,
     })?;
     let listening = ListeningAddress {
-        asked: address.clone(),
+        configured: address.clone(),
         pool: *pool,
         has_tls: tls.is_some(),
         bound: address.clone(),
@@ -315,7 +315,7 @@ impl Reloader {
                 // The listener of a pool with other servers is the same one.
                 let pool = pools.in_effect(slot.pool as u16);
                 Some(KnownListener {
-                    address: slot.asked.clone(),
+                    address: slot.configured.clone(),
                     pool: pool.map_or(slot.pool, usize::from),
                     has_tls: slot.has_tls,
                 })

@@ -756,7 +756,7 @@ impl DataPlane {
                     let server = &self.servers[usize::from(link.kind.server.0)];
                     let mut in_flight = link.ledger.in_flight();
                     if in_flight > 0 {
-                        in_flight = in_flight.saturating_sub(server.load.asked_on(id));
+                        in_flight = in_flight.saturating_sub(server.load.questions_on(id));
                     }
                     let pool = usize::from(server.pool);
                     let soon = match in_flight {
@@ -879,15 +879,15 @@ impl DataPlane {
     /// A server has lost slots: sessions with requests in flight there wait for the replies. Their
     /// next request could go to the new owner and overtake.
     pub(crate) fn hold_sessions_at(&mut self, server: ServerId) {
-        let mut asked = HashSet::new();
+        let mut waiting = HashSet::new();
         for (_, link) in self.links.iter() {
             let spreads = |by| self.tracks_several(by);
             let shared = link.role.is_multiplexed() || spreads(link.role.session());
             if link.kind.server == server && shared {
-                asked.extend(link.ledger.iter().map(|entry| entry.session));
+                waiting.extend(link.ledger.iter().map(|entry| entry.session));
             }
         }
-        for session in asked {
+        for session in waiting {
             if self.sessions.get(session).is_some() {
                 self.hold_until_caught_up(session);
             }

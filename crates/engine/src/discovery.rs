@@ -124,10 +124,10 @@ impl Discovery {
         &mut self,
         plane: &mut DataPlane,
         link: LinkId,
-        asked: DiscoveryCompletion,
+        completion: DiscoveryCompletion,
         reply: &[u8],
     ) -> TopologyReply {
-        match asked {
+        match completion {
             DiscoveryCompletion::Owners { ticket, listed } => {
                 let listed = listed.unwrap_or_default();
                 let ended = self.take_owners(plane, link, ticket, &listed, reply);

@@ -70,10 +70,10 @@ impl Pinned {
         &mut self,
         plane: &mut DataPlane,
         (link, entry): (LinkId, Entry),
-        asked: PinnedCompletion,
+        completion: PinnedCompletion,
         reply: &[u8],
     ) -> PinnedOutcome {
-        match asked {
+        match completion {
             PinnedCompletion::Dismissal { of } => self.dismissed(plane, of, reply),
             PinnedCompletion::Poll(before) => {
                 if let Some(server) = self.settle_poll(plane, entry, before, reply) {

@@ -57,7 +57,7 @@ use crate::routing::pool::{Group, Pool, ServerId};
 #[derive(Default)]
 pub(crate) struct Pubsub {
     pub(crate) hubs: Vec<Hub>,
-    /// Sessions that subscribe to something, or have asked to.
+    /// Sessions that have a subscription, or wait for one.
     subscribers: SessionMap<Box<Subscriber>>,
     /// The subscribers of all workers beyond those that servers count.
     pub(crate) subscriber_counts: Arc<SubscriberCounts>,
@@ -193,7 +193,7 @@ impl Pubsub {
         let outcome = match refused {
             Some(reply) => HubOutcome::Reply(reply),
             None => {
-                let now = plane.asked_at();
+                let now = plane.request_read_at();
                 let seq = plane.sessions.get_mut(id)?.next_seq;
                 let hub = self.hub(subscriber.hub);
                 let place = (id, seq);
@@ -385,10 +385,10 @@ impl Pubsub {
         &mut self,
         plane: &mut DataPlane,
         (link, entry): (LinkId, Entry),
-        asked: PubsubCompletion,
+        completion: PubsubCompletion,
         reply: &[u8],
     ) -> Option<HubRefusal> {
-        match asked {
+        match completion {
             PubsubCompletion::HubRequest => {
                 let refused = self.hub_refusal(plane, link, reply);
                 if refused.is_none() {
@@ -400,7 +400,7 @@ impl Pubsub {
             PubsubCompletion::Receivers(_) | PubsubCompletion::Subscribers(_) => {
                 let server = plane.links.get(link).map(|link| link.kind.server);
                 let reply = match server.map(|server| plane.pool_of(server).parent) {
-                    Some(pool) => self.recount(pool, &asked, reply),
+                    Some(pool) => self.recount(pool, &completion, reply),
                     None => reply.to_vec(),
                 };
                 plane.deliver_to(entry, &reply);
@@ -419,7 +419,7 @@ impl Pubsub {
         Some(HubRefusal {
             line,
             server: self.line(line).server,
-            slot: self.hub(line.hub).asked_slot(line.line),
+            slot: self.hub(line.hub).front_slot(line.line),
             refusal,
         })
     }
@@ -822,19 +822,19 @@ impl Pubsub {
 
     /// Corrects the counts of the subscribers of sharded channels, in the reply of all servers.
     pub(crate) fn recount_shards(&self, plane: &DataPlane, id: SessionId, reply: &[u8]) -> Vec<u8> {
-        let asked = PubsubCompletion::Subscribers(ChannelKind::Shard);
+        let completion = PubsubCompletion::Subscribers(ChannelKind::Shard);
         match plane.sessions.get(id).map(|session| session.pool) {
-            Some(pool) => self.recount(pool, &asked, reply),
+            Some(pool) => self.recount(pool, &completion, reply),
             None => reply.to_vec(),
         }
     }
 
     /// Corrects the counts of a reply: the server counts connections, and one of respool's stands
     /// for many clients.
-    fn recount(&self, pool: u16, asked: &PubsubCompletion, reply: &[u8]) -> Vec<u8> {
+    fn recount(&self, pool: u16, completion: &PubsubCompletion, reply: &[u8]) -> Vec<u8> {
         let mut recounted = Vec::new();
         let total = |count: i64, excess: i64| count.saturating_add(excess).max(0);
-        match (asked, Value::read(reply)) {
+        match (completion, Value::read(reply)) {
             (PubsubCompletion::Receivers(excess), Some(Value::Integer(count))) => {
                 encode::integer(&mut recounted, total(count, *excess));
             }

@@ -356,9 +356,9 @@ impl Scatter {
         };
         let mut bytes = Vec::new();
         // Removing the prefix changes options alone, and these come after the cursor.
-        let asked = stripped.as_deref().unwrap_or(request.bytes);
+        let scan = stripped.as_deref().unwrap_or(request.bytes);
         let number = at.server;
-        fan::scan_request(asked, request.spans, at, &mut bytes);
+        fan::scan_request(scan, request.spans, at, &mut bytes);
         let completion = Completion::Scatter(ScatterCompletion::Scan {
             number,
             next,
@@ -456,11 +456,11 @@ impl Scatter {
         adds_section: bool,
     ) -> Dispatched {
         let sections = || request.args().skip(1);
-        let asked = Sections::asked(sections());
+        let wanted = Sections::asked(sections());
         let mut bytes = Vec::new();
-        asked.request(sections(), &mut bytes);
+        wanted.request(sections(), &mut bytes);
         let merge = MergeRule::Info {
-            asked,
+            sections: wanted,
             adds_section,
         };
         self.ask_each(plane, id, request, &bytes, merge)
@@ -569,10 +569,10 @@ impl Scatter {
         &mut self,
         plane: &mut DataPlane,
         (link, entry): (LinkId, Entry),
-        asked: ScatterCompletion,
+        completion: ScatterCompletion,
         reply: &[u8],
     ) -> Option<Finished> {
-        match asked {
+        match completion {
             ScatterCompletion::Scan {
                 number,
                 next,
@@ -637,7 +637,9 @@ impl Scatter {
                         merger.merge(scattered.id, order, &parts, &mut reply)
                     }
                     MergeRule::ByTable => merger.merge(scattered.id, &[], &parts, &mut reply),
-                    MergeRule::Info { asked, .. } => merger.merge_info(*asked, &parts, &mut reply),
+                    MergeRule::Info { sections, .. } => {
+                        merger.merge_info(*sections, &parts, &mut reply)
+                    }
                 };
                 merged != Merged::Whole
             }
@@ -733,7 +735,7 @@ mod tests {
     #[test]
     fn component_works_on_whole_replies_and_on_switches() {
         let info = MergeRule::Info {
-            asked: Sections::asked(std::iter::empty()),
+            sections: Sections::asked(std::iter::empty()),
             adds_section: true,
         };
         let shown = ReplyWork::ShowInfo { adds_section: true };
@@ -819,8 +821,8 @@ mod tests {
     ) -> Option<Finished> {
         let entry = Entry::of(id, 0, Stamp(0)).with_completion(true);
         let effect = ScriptEffect::of(id::MGET);
-        let asked = ScatterCompletion::Share { index, effect };
-        scatter.settle(plane, (link, entry), asked, reply.as_bytes())
+        let completion = ScatterCompletion::Share { index, effect };
+        scatter.settle(plane, (link, entry), completion, reply.as_bytes())
     }
 
     /// Each owner gets its share, and the last part makes the reply, in the order of the keys.

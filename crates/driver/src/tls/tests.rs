@@ -538,20 +538,20 @@ fn certificate_is_chosen_by_name() {
     let names = ["first.example", "second.example"];
     let identities: Vec<_> = names.iter().map(|name| ca.issue(name)).collect();
     let listener = ca.listener(identities.clone());
-    for (asked, expected) in [
+    for (name, expected) in [
         ("first.example", 0),
         ("second.example", 1),
         ("third.example", 0),
     ] {
         let mut client = ca.server();
-        client.server_name = Some(asked.to_owned());
+        client.server_name = Some(name.to_owned());
         client.verify = false;
         let mut pair = TestPair::of_listener(&listener, &client);
         pair.settle().unwrap();
         let shown = pair.peer.peer_certificates().unwrap()[0].clone();
         let pem = &identities[expected].certificate_pem;
         let wanted = rustls::pki_types::pem::PemObject::from_pem_slice(pem).unwrap();
-        assert_eq!(shown, wanted, "{asked}");
+        assert_eq!(shown, wanted, "{name}");
     }
 }
 

@@ -21,12 +21,12 @@ use crate::data_plane::hello::HelloArgs;
 use crate::data_plane::ingress::{Blocked, Dispatched, KeptRequest, Request, excess_reply};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
-use crate::data_plane::logins::{auth_asked, credentials};
+use crate::data_plane::logins::{auth_args, credentials};
 use crate::data_plane::session::{Flags, Session};
 use crate::routing::pool::ServerId;
 
 /// A login that a session may ask its server about now.
-struct LoginAsked {
+struct LoginRequest {
     credentials: Credentials,
     claim: LoginClaim,
     /// AUTH, and a HELLO after it.
@@ -65,7 +65,7 @@ impl Access {
         id: SessionId,
         request: &Request<'_>,
     ) -> Dispatched {
-        let Some(credentials) = auth_asked(request) else {
+        let Some(credentials) = auth_args(request) else {
             return plane.answer_error(id, b"ERR syntax error");
         };
         match plane.settings.users.is_empty() {
@@ -149,7 +149,7 @@ impl Access {
         hello: Option<(Version, KeptRequest)>,
     ) -> Dispatched {
         match self.begin_login(plane, id, credentials) {
-            Ok(asked) => self.ask_login(plane, id, asked, hello),
+            Ok(login) => self.ask_login(plane, id, login, hello),
             Err(dispatched) => dispatched,
         }
     }
@@ -161,7 +161,7 @@ impl Access {
         plane: &mut DataPlane,
         id: SessionId,
         (name, password): (Option<&[u8]>, &[u8]),
-    ) -> Result<LoginAsked, Dispatched> {
+    ) -> Result<LoginRequest, Dispatched> {
         if plane.hold_until_caught_up(id) {
             return Err(Dispatched::Wait);
         }
@@ -192,7 +192,7 @@ impl Access {
         }
         // See `Login::is_answered_by`.
         encode::request(&mut request, &["HELLO"]);
-        Ok(LoginAsked {
+        Ok(LoginRequest {
             credentials,
             claim,
             request,
@@ -204,25 +204,25 @@ impl Access {
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        asked: LoginAsked,
+        attempt: LoginRequest,
         hello: Option<(Version, KeptRequest)>,
     ) -> Dispatched {
-        let own = asked.pinned.then(|| plane.usable_link(id));
+        let own = attempt.pinned.then(|| plane.usable_link(id));
         let Some(session) = plane.sessions.get(id) else {
             return Dispatched::Done;
         };
         let old = plane.kind_of(session);
         let (server, pool, db) = (old.server, session.pool, session.db);
         let former = session.user;
-        let known = plane.logins.find(pool, &asked.credentials);
+        let known = plane.logins.find(pool, &attempt.credentials);
         let known = known.filter(|user| !self.is_login_refused(plane, *user, server));
         let version = hello.as_ref().map_or(old.version, |(version, _)| *version);
         let is_hello = hello.is_some();
         let login = Login {
-            credentials: asked.credentials,
+            credentials: attempt.credentials,
             hello: hello.map(|(_, rest)| rest),
             said: None,
-            claim: asked.claim,
+            claim: attempt.claim,
         };
         let link = match (own, known) {
             (Some(own), _) => own,
@@ -239,7 +239,7 @@ impl Access {
             // Only a login that the server has accepted gets a link of its own.
             (None, None) => {
                 self.end_attempt(id);
-                return self.probe_login(plane, id, server, asked.request, login);
+                return self.probe_login(plane, id, server, attempt.request, login);
             }
         };
         if !matches!(link, Err(Blocked::Wait)) {
@@ -261,10 +261,10 @@ impl Access {
         // The session keeps its link until the server has agreed, so a refusal undoes nothing. A
         // pinned link may have another user from now on, whether or not the answer comes in time.
         if let Some(state) = plane.links.get_mut(link) {
-            state.tainted |= asked.pinned;
+            state.tainted |= attempt.pinned;
         }
         let completion = Completion::Access(AccessCompletion::Login(Box::new(login)));
-        plane.put_on(link, id, &asked.request, completion);
+        plane.put_on(link, id, &attempt.request, completion);
         plane.hold_until_caught_up(id);
         Dispatched::Done
     }
@@ -351,11 +351,11 @@ impl Access {
         &mut self,
         plane: &mut DataPlane,
         (link, entry): (LinkId, Entry),
-        asked: AccessCompletion,
+        completion: AccessCompletion,
         reply: &[u8],
         in_hubs: &[u16],
     ) -> LoginEffect {
-        match asked {
+        match completion {
             AccessCompletion::Check(check) => {
                 self.settle_check(plane, link, *check, reply);
                 LoginEffect::default()
@@ -521,7 +521,7 @@ impl Access {
         let Some(state) = plane.links.get_mut(link) else {
             return Err(Blocked::Wait);
         };
-        // An attempt that failed before this login was asked does not tell about it.
+        // An attempt that failed before this login was sent does not tell about it.
         let tried = state.attempted_at >= asked_at;
         match &state.state {
             LinkState::Up => return Ok(link),

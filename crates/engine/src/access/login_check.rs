@@ -151,7 +151,7 @@ impl Access {
     }
 
     /// Holds a session before a change of logins, until its servers have been checked. The check
-    /// has to be asked after the session came. Returns whether the session waits.
+    /// has to be sent after the session came. Returns whether the session waits.
     ///
     /// If the login is withdrawn later, the session then counts as one that came before: a client
     /// that sets a password can remove it again on the same connection, as at a server. And a
@@ -174,8 +174,8 @@ impl Access {
         waits
     }
 
-    /// Checks the servers of a pool of which `is_wanted` is true. A server that is being checked is
-    /// not asked again.
+    /// Checks the servers of a pool of which `is_wanted` is true. A server that is being checked
+    /// gets no second check.
     fn check_where(
         &mut self,
         plane: &mut DataPlane,
@@ -218,8 +218,8 @@ impl Access {
                 continue;
             };
             let (pool, came) = (usize::from(session.pool), session.accepted_at);
-            // The end of a check that was asked after the session came makes this false, even if
-            // the check failed. So a server that answers no check is not asked again and again.
+            // The end of a check that was sent after the session came makes this false, even if
+            // the check failed. So a server that answers no check does not get one after the other.
             if checks && plane.now.since_ms(came) < NEWCOMER_WAIT_MS {
                 let now = plane.now;
                 self.check_where(plane, pool, |trust| trust.is_refused_early(came, now));

@@ -111,13 +111,13 @@ impl Access {
                     .rare
                     .as_deref()
                     .and_then(|rare| rare.composite.within);
-                let asked = LoginAttempt {
+                let attempt = LoginAttempt {
                     is_presumed_right,
                     has_failed: attempts.is_some_and(|attempts| attempts.has_failed),
                     may_wait: !session.state.any(Flags::IN_MULTI) && within.is_none(),
                 };
                 let mut guesses = self.guesses();
-                guesses.reserve(source, asked, plane.now)
+                guesses.reserve(source, attempt, plane.now)
             }
         };
         if plane.now >= next.at {
@@ -296,8 +296,8 @@ impl Access {
         waiting.any(|attempt| attempt.login.credentials == *login)
             || plane.links.iter().any(|(_, link)| {
                 let is_same = |completion: &Completion| match completion {
-                    Completion::Access(AccessCompletion::Login(asked)) => {
-                        asked.credentials == *login
+                    Completion::Access(AccessCompletion::Login(other)) => {
+                        other.credentials == *login
                     }
                     _ => false,
                 };
@@ -571,17 +571,17 @@ mod tests {
         let [(link, 0)] = probes(&plane)[..] else {
             panic!("one probing link connects, and has no login yet");
         };
-        let asked = |password: &str| Credentials {
+        let credentials = |password: &str| Credentials {
             user: Some(String::from("app")),
             password: password.to_owned(),
             source: None,
         };
-        assert!(access.is_being_asked(&plane, &asked("one")));
-        assert!(!access.is_being_asked(&plane, &asked("two")));
+        assert!(access.is_being_asked(&plane, &credentials("one")));
+        assert!(!access.is_being_asked(&plane, &credentials("two")));
         plane.mark_up(link).expect("the link is there");
         access.pump_logins(&mut plane, link);
         assert!(probes(&plane)[0].1 > 0, "the login is on the link");
-        assert!(access.is_being_asked(&plane, &asked("one")));
+        assert!(access.is_being_asked(&plane, &credentials("one")));
         assert_eq!(replies_of(&plane, id), "");
     }
 

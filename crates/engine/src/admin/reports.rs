@@ -21,9 +21,9 @@ pub(crate) fn append_histograms(
 ) {
     let is_asked = |name: &str| {
         let container = name.split('|').next().unwrap_or(name);
-        let is = |asked: &Vec<u8>| {
-            asked.eq_ignore_ascii_case(name.as_bytes())
-                || asked.eq_ignore_ascii_case(container.as_bytes())
+        let is = |wanted: &Vec<u8>| {
+            wanted.eq_ignore_ascii_case(name.as_bytes())
+                || wanted.eq_ignore_ascii_case(container.as_bytes())
         };
         names.is_empty() || names.iter().any(is)
     };

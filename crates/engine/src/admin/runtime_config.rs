@@ -163,10 +163,10 @@ impl Admin {
         &mut self,
         plane: &mut DataPlane,
         entry: Entry,
-        asked: AdminCompletion,
+        completion: AdminCompletion,
         reply: &[u8],
     ) -> Option<OwnQuestion> {
-        match asked {
+        match completion {
             AdminCompletion::Unblock { to, ticket } => self.unblocked(plane, (to, ticket), reply),
             AdminCompletion::Control(control) => {
                 match self.settle_control(plane, entry, *control, reply) {
@@ -295,11 +295,11 @@ fn values_of(
     patterns: &[Vec<u8>],
     version: Version,
 ) -> Vec<u8> {
-    let asked = |dial: &&RuntimeOption| {
+    let is_wanted = |dial: &&RuntimeOption| {
         let name = dial.name.as_bytes();
         patterns.iter().any(|pattern| matches(pattern, name))
     };
-    let found: Vec<&RuntimeOption> = RUNTIME_OPTIONS.iter().filter(asked).collect();
+    let found: Vec<&RuntimeOption> = RUNTIME_OPTIONS.iter().filter(is_wanted).collect();
     let mut out = Vec::new();
     encode::map(&mut out, version, found.len());
     for dial in found {

@@ -101,34 +101,34 @@ pub(crate) struct PendingQueries {
 impl PendingQueries {
     /// Number of queries of a session that are under way.
     fn of_session(&self, id: SessionId) -> usize {
-        let is_of = |asked: &&PendingQuery| asked.session == id;
+        let is_of = |query: &&PendingQuery| query.session == id;
         self.open.iter().filter(is_of).count()
     }
 
     /// Takes the answer of one worker. Returns the query if it was the last answer.
     fn take_answer(&mut self, ticket: u64, answer: WorkerReply) -> Option<PendingQuery> {
         // Without a query the answer is late: the client has got an error.
-        let index = self.open.iter().position(|asked| asked.ticket == ticket)?;
-        let asked = &mut self.open[index];
+        let index = self.open.iter().position(|query| query.ticket == ticket)?;
+        let query = &mut self.open[index];
         match answer {
-            WorkerReply::Lines(lines) => asked.lines.push(lines),
-            WorkerReply::Count(count) => asked.sum += count,
-            WorkerReply::Latency(report) => asked.latency.add(&report),
-            WorkerReply::SlowLog(requests) => asked.slow.extend(requests),
-            WorkerReply::HotKeys(reports) => asked.keys.extend(reports),
+            WorkerReply::Lines(lines) => query.lines.push(lines),
+            WorkerReply::Count(count) => query.sum += count,
+            WorkerReply::Latency(report) => query.latency.add(&report),
+            WorkerReply::SlowLog(requests) => query.slow.extend(requests),
+            WorkerReply::HotKeys(reports) => query.keys.extend(reports),
         }
-        asked.missing -= 1;
-        if asked.missing > 0 {
+        query.missing -= 1;
+        if query.missing > 0 {
             return None;
         }
-        let asked = self.open.remove(index)?;
-        self.places.end(asked.class);
-        Some(asked)
+        let query = self.open.remove(index)?;
+        self.places.end(query.class);
+        Some(query)
     }
 
     /// Bytes of answers to queries that other workers have not answered.
     fn held_bytes(&self) -> usize {
-        let lines = self.open.iter().flat_map(|asked| &asked.lines);
+        let lines = self.open.iter().flat_map(|query| &query.lines);
         lines.map(ClientLines::memory_bytes).sum()
     }
 }
@@ -232,8 +232,8 @@ impl Admin {
         ticket: u64,
         answer: WorkerReply,
     ) {
-        if let Some(asked) = self.queries.take_answer(ticket, answer) {
-            append_reply(plane, asked);
+        if let Some(query) = self.queries.take_answer(ticket, answer) {
+            append_reply(plane, query);
             self.next_questions(plane);
         }
     }
@@ -364,7 +364,7 @@ impl Admin {
     }
 
     /// Answers the pauses whose earlier requests are all answered. `oldest_deferred`: when the
-    /// oldest deferred request of a pool was asked.
+    /// oldest deferred request of a pool was read.
     pub(crate) fn settle_pauses(
         &mut self,
         plane: &mut DataPlane,
@@ -381,7 +381,7 @@ impl Admin {
     }
 
     /// Ends a pause's wait if all earlier requests are answered. `deferred`: when the oldest
-    /// deferred request of its pool was asked. Returns the worker and the ticket to answer.
+    /// deferred request of its pool was read. Returns the worker and the ticket to answer.
     fn settle_pause(
         &mut self,
         plane: &DataPlane,
@@ -403,7 +403,7 @@ impl Admin {
             .filter(|link| !link.waits && link.tunnel.is_none() && of_pool(link))
             .flat_map(|link| link.ledger.iter().map(|entry| entry.read_at))
             .chain(deferred)
-            .max_by_key(|asked| now.ticks_since(*asked));
+            .max_by_key(|read_at| now.ticks_since(*read_at));
         if oldest.is_some_and(|at| now.ticks_since(at) >= now.ticks_since(pause.since)) {
             return None;
         }
@@ -414,45 +414,45 @@ impl Admin {
 
 /// Delivers the reply that the answers make. A request with a redirect goes on instead: it is known
 /// now whether some worker has its target.
-fn append_reply(plane: &mut DataPlane, asked: PendingQuery) {
-    let Some(session) = plane.sessions.get_mut(asked.session) else {
+fn append_reply(plane: &mut DataPlane, query: PendingQuery) {
+    let Some(session) = plane.sessions.get_mut(query.session) else {
         return;
     };
     let mut reply = Vec::new();
-    match asked.form {
-        _ if asked.not_found.is_some()
-            && asked.lines.iter().all(ClientLines::is_empty)
-            && asked.sum == 0 =>
+    match query.form {
+        _ if query.not_found.is_some()
+            && query.lines.iter().all(ClientLines::is_empty)
+            && query.sum == 0 =>
         {
-            if !asked.silent {
-                encode::error(&mut reply, &asked.not_found.unwrap_or_default());
+            if !query.silent {
+                encode::error(&mut reply, &query.not_found.unwrap_or_default());
             }
         }
         ReplyForm::Target { to, request } => {
-            let is_here = asked.sum > 0;
+            let is_here = query.sum > 0;
             session.rare().target.found = Some(TargetNews { to, is_here });
             let steps = [ReplyStep::request(request)].into();
-            plane.begin_steps(asked.session, steps, (asked.silent, asked.at.stamp()));
+            plane.begin_steps(query.session, steps, (query.silent, query.at.stamp()));
         }
-        _ if asked.silent => {}
+        _ if query.silent => {}
         ReplyForm::Lines(named) => {
-            listing::reply(&mut reply, session.version, &asked.lines, named);
+            listing::reply(&mut reply, session.version, &query.lines, named);
             // Freed before the reply is copied to the session's output.
-            drop(asked.lines);
+            drop(query.lines);
         }
         ReplyForm::Latency(names) => {
-            reports::append_histograms(&mut reply, session.version, &asked.latency, &names);
+            reports::append_histograms(&mut reply, session.version, &query.latency, &names);
         }
-        ReplyForm::SlowLog(count) => reports::append_slow_log(&mut reply, asked.slow, count),
+        ReplyForm::SlowLog(count) => reports::append_slow_log(&mut reply, query.slow, count),
         ReplyForm::HotKeys(count) => {
-            reports::append_hot_keys(&mut reply, session.version, &asked.keys, count);
+            reports::append_hot_keys(&mut reply, session.version, &query.keys, count);
         }
-        ReplyForm::Sum => encode::integer(&mut reply, asked.sum as i64),
-        ReplyForm::AnyKilled if asked.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
+        ReplyForm::Sum => encode::integer(&mut reply, query.sum as i64),
+        ReplyForm::AnyKilled if query.sum == 0 => encode::error(&mut reply, b"ERR No such client"),
         ReplyForm::AnyKilled | ReplyForm::Ok => reply.extend_from_slice(OK),
     }
-    plane.note_if_own_error(asked.session, CommandMark::OTHER, &reply);
-    plane.deliver(asked.session, asked.seq, 1, &reply);
+    plane.note_if_own_error(query.session, CommandMark::OTHER, &reply);
+    plane.deliver(query.session, query.seq, 1, &reply);
 }
 
 /// Average bytes of a session's line in a list of clients, at most.
@@ -534,24 +534,24 @@ impl Admin {
     /// Answers queries with an error when a worker has not answered in time.
     pub(crate) fn tick_questions(&mut self, plane: &mut DataPlane) {
         let now = plane.now;
-        let over = |asked: &PendingQuery| now.since_ms(asked.at) >= u64::from(QUESTION_MS);
+        let over = |query: &PendingQuery| now.since_ms(query.at) >= u64::from(QUESTION_MS);
         while self.queries.open.front().is_some_and(over)
-            && let Some(asked) = self.queries.open.pop_front()
+            && let Some(query) = self.queries.open.pop_front()
         {
-            self.queries.places.end(asked.class);
+            self.queries.places.end(query.class);
             self.settling_pauses
-                .retain(|pause| pause.to != plane.worker.index || pause.ticket != asked.ticket);
+                .retain(|pause| pause.to != plane.worker.index || pause.ticket != query.ticket);
             let mut reply = Vec::new();
             let cause = Cause::Workers {
                 limit_ms: QUESTION_MS,
             };
-            if !asked.silent {
+            if !query.silent {
                 error::append_reply(&mut reply, Fate::Unknown, cause);
             }
             // Within a transaction the command could not be queued.
-            plane.abort_transaction(asked.session);
-            plane.note_if_own_error(asked.session, CommandMark::OTHER, &reply);
-            plane.deliver(asked.session, asked.seq, 1, &reply);
+            plane.abort_transaction(query.session);
+            plane.note_if_own_error(query.session, CommandMark::OTHER, &reply);
+            plane.deliver(query.session, query.seq, 1, &reply);
         }
         self.end_waits_to_ask(plane);
         self.next_questions(plane);

@@ -253,7 +253,7 @@ mod tests {
         assert!((1..=20).contains(&waits), "{waits} waits in vain");
     }
 
-    /// A wheel that was not asked for a long time expects no session.
+    /// A wheel that was not read for a long time expects no session.
     #[test]
     fn wheel_is_empty_after_a_long_time() {
         let mut forecast = ArrivalForecast::new(MAX_DELAY_US);

@@ -17,15 +17,15 @@
 //!   behind a read, so no write comes in between. The reads of one key by one session run in their
 //!   order. So a session that reads in more than one way (GET and STRLEN) takes a reply only if
 //!   none of its earlier requests runs later. A session that only sends GETs may get the value of
-//!   one key as of a moment before that of a key it asked for first: both moments lie within the
+//!   one key as of a moment before that of a key that it read first: both moments lie within the
 //!   batch. That order is kept where it costs nothing, within an MGET.
 //! - A session with a member, or with the reply of an equal read, sends no further request until
 //!   all of its requests are answered. So each of its requests can be sent again as if it had never
 //!   been sent.
-//! - MGET says nil where GET may say WRONGTYPE. So a nil is asked again, by one GET for all
-//!   sessions that want it. Later reads of that key by their sessions are sent again, too. Where
-//!   reads are not collapsed, or a session reads in more than one way, all of its later requests
-//!   are sent again. Repeated requests are not fused any more, so their replies are final. A reply
+//! - MGET says nil where GET may say WRONGTYPE. So a key with a nil is read again, by one GET for
+//!   all sessions that want it. Later reads of that key by their sessions are sent again, too.
+//!   Where reads are not collapsed, or a session reads in more than one way, all of its later
+//!   requests are sent again. Repeated requests are not fused any more, so their replies are final. A reply
 //!   too large to be copied goes to the first session, and the others ask again.
 //! - An error reply to an MGET or MSET is for the whole. Every member is sent again by itself and
 //!   gets its own reply; those of an MSET only if the error says that nothing was executed. The
@@ -856,7 +856,7 @@ impl DataPlane {
             return;
         }
         let mut again = link.ledger.take_repeats();
-        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        again.sort_by(|(one, _), (other, _)| one.cmp_in_session(other));
         let (mut first, mut parked) = (None, 0);
         for index in 0..again.len() {
             let entry = again[index].0;
@@ -887,7 +887,7 @@ impl DataPlane {
                 parked += 1;
             }
         }
-        again.sort_by(|(one, _), (other, _)| one.asked_before(other));
+        again.sort_by(|(one, _), (other, _)| one.cmp_in_session(other));
         self.counters.joined_requests_resent += again.len() as u64;
         if let Some(link) = self.links.get_mut(id) {
             link.gates.gets.waste(parked);
@@ -1030,7 +1030,7 @@ impl DataPlane {
                     len: request.len() as u32,
                     class: match too_much {
                         true => Class::Read,
-                        false => entry.class.asked_again(),
+                        false => entry.class.when_repeated(),
                     },
                     ..entry.after(EarlierAttempt::Answered)
                 };

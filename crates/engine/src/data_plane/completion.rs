@@ -31,7 +31,7 @@ use crate::data_plane::completion::redirect::RedirectCompletion;
 use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::completion::transaction::{Exec, TransactionCompletion};
 use crate::data_plane::ledger::Entry;
-use crate::data_plane::sent_request::{ASKING, as_asked};
+use crate::data_plane::sent_request::{ASKING, without_asking};
 use crate::data_plane::slow_readers::CODE_LANE;
 
 /// The use of the reply to an entry. No session gets the replies to respool's *own* requests.
@@ -172,7 +172,7 @@ impl Completion {
             // Requests after it rely on it.
             Completion::Pinned(PinnedCompletion::Track) => {}
             Completion::Local(LocalCompletion::Probe(first)) => *first = None,
-            Completion::Discovery(asked) => return asked.begin_again(),
+            Completion::Discovery(completion) => return completion.begin_again(),
             Completion::Pubsub(PubsubCompletion::Leave { said }) => *said = false,
             // Other own requests, and requests that were given up, are not sent again.
             _ if has_no_session => return false,
@@ -255,7 +255,7 @@ impl Completion {
     /// Otherwise the end is passed on, too.
     fn takes_rest(&self) -> bool {
         match self {
-            Completion::Discovery(asked) => asked.takes_rest(),
+            Completion::Discovery(completion) => completion.takes_rest(),
             Completion::Local(
                 LocalCompletion::Learn(_)
                 | LocalCompletion::Probe(_)
@@ -300,11 +300,11 @@ impl Completion {
                 is_early
             }
             Completion::Asking { then } => return ReplyPlace::Asking(then.take()),
-            Completion::Access(asked) => asked.take_early(reply),
-            Completion::Discovery(asked) => asked.take_early(reply),
-            Completion::Local(asked) => asked.take_early(reply),
-            Completion::Pinned(asked) => asked.take_early(reply),
-            Completion::Pubsub(asked) => asked.take_early(reply),
+            Completion::Access(completion) => completion.take_early(reply),
+            Completion::Discovery(completion) => completion.take_early(reply),
+            Completion::Local(completion) => completion.take_early(reply),
+            Completion::Pinned(completion) => completion.take_early(reply),
+            Completion::Pubsub(completion) => completion.take_early(reply),
             _ => false,
         };
         match is_early {
@@ -364,7 +364,7 @@ impl DataPlane {
             ReplyPlace::Last => {}
         }
         let request = match completion.needs_request() {
-            true => as_asked(link.ledger.first_bytes()).to_vec(),
+            true => without_asking(link.ledger.first_bytes()).to_vec(),
             false => Vec::new(),
         };
         if link.kind.lane == CODE_LANE {

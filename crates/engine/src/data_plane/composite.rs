@@ -64,9 +64,9 @@ pub(crate) struct CompositeReply {
 
 impl CompositeReply {
     /// Puts steps in front of the others.
-    fn begin(&mut self, steps: VecDeque<ReplyStep>, (silent, asked): (bool, Stamp)) {
+    fn begin(&mut self, steps: VecDeque<ReplyStep>, (silent, read_at): (bool, Stamp)) {
         self.silent = silent;
-        self.read_at = asked;
+        self.read_at = read_at;
         for step in steps.into_iter().rev() {
             self.steps.push_front(step);
         }
@@ -133,9 +133,9 @@ impl DataPlane {
     /// whether their first request has waited until its deadline.
     pub(crate) fn begin_answering_steps(&mut self, id: SessionId) -> (Stamp, bool) {
         let session = self.sessions.get_mut(id);
-        let asked = session.map_or(self.now_stamp, |session| session.rare().composite.read_at);
+        let read_at = session.map_or(self.now_stamp, |session| session.rare().composite.read_at);
         let has_waited = self.deadlines.take_step(id);
-        (asked, has_waited && self.is_expired(asked))
+        (read_at, has_waited && self.is_expired(read_at))
     }
 
     /// Answers a session's steps up to the next request, and takes that one. `None`: the session

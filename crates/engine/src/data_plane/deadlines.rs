@@ -231,15 +231,15 @@ impl DataPlane {
     /// such a link are not kept apart by request, so only the loss of the whole link ends it.
     pub(crate) fn is_link_expired(&self, link: &Link) -> bool {
         let front = link.ledger.front().filter(|_| link.serves_one_request());
-        let asked = match link.tunnel {
-            Some(Tunnel::Asked { read_at: asked, .. }) => Some(asked),
+        let read_at = match link.tunnel {
+            Some(Tunnel::Requested { read_at, .. }) => Some(read_at),
             _ => front.map(|entry| entry.read_at),
         };
-        asked.is_some_and(|asked| self.is_expired(asked))
+        read_at.is_some_and(|read_at| self.is_expired(read_at))
     }
 
     /// The time when the request that is being dispatched was read.
-    pub(crate) fn asked_at(&self) -> Time {
+    pub(crate) fn request_read_at(&self) -> Time {
         let waited = u64::from(self.now_stamp.ticks_since(self.read_at));
         Time(self.now.0.saturating_sub(waited * STAMP_TICK_US))
     }
@@ -293,7 +293,7 @@ impl DataPlane {
 
     pub(crate) fn begin_to_wait_until(&mut self, id: SessionId, own: Option<Time>) {
         let request_ms = self.settings.timeouts.request_ms;
-        let deadline = (request_ms > 0).then(|| self.asked_at().plus_ms(request_ms));
+        let deadline = (request_ms > 0).then(|| self.request_read_at().plus_ms(request_ms));
         let at = [own, deadline].into_iter().flatten().min();
         if at.is_some() && self.deadline_of(id).is_none() {
             self.set_gives_up_at(id, at);

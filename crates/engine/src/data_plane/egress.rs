@@ -983,11 +983,11 @@ impl DataPlane {
         };
         session.answered_at = self.now;
         session.reads_in_order = false;
-        let asked_again = session.state.any(Flags::ASKS_AGAIN);
+        let repeats = session.state.any(Flags::ASKS_AGAIN);
         session
             .state
             .remove(Flags::FUSED | Flags::ASKS_AGAIN | Flags::REPLY_TIME_UNKNOWN);
-        if asked_again {
+        if repeats {
             self.repeated_requests.remove(&id);
         }
         if session.state.is_ending() && session.out.is_empty() {

@@ -236,7 +236,7 @@ struct LoadWindow {
 }
 
 /// A question on a link: which link, and since when it was up.
-type AskedLink = (LinkId, Time);
+type Connection = (LinkId, Time);
 
 /// The load of a server, and the wait of batches to it.
 #[derive(Debug)]
@@ -247,14 +247,14 @@ pub(crate) struct ServerLoad {
     requests: u64,
     /// The time of that tick.
     counted_at: Time,
-    /// The question that the server has not answered.
-    asked: Option<AskedLink>,
+    /// The connection of the question that the server has not answered.
+    question_on: Option<Connection>,
     /// Whether that question is for metrics alone: its answer ends no window.
     is_for_metrics: bool,
     /// When the server was last asked for metrics.
     metrics_asked_at: Option<Time>,
     /// The connection on which the server gave the figures of the window.
-    told_on: Option<AskedLink>,
+    told_on: Option<Connection>,
     /// Figures that made no sense, one after the other.
     odd: u8,
     /// When the server last refused, or gave figures of no use.
@@ -286,7 +286,7 @@ impl Default for ServerLoad {
             window: LoadWindow::default(),
             requests: 0,
             counted_at: Time::default(),
-            asked: None,
+            question_on: None,
             is_for_metrics: false,
             metrics_asked_at: None,
             told_on: None,
@@ -318,8 +318,8 @@ impl ServerLoad {
     ///
     /// It counts the question of an open batch, too. That batch may then leave early.
     #[inline]
-    pub(crate) fn asked_on(&self, link: LinkId) -> usize {
-        usize::from(self.asked.is_some_and(|(asked, _)| asked == link))
+    pub(crate) fn questions_on(&self, link: LinkId) -> usize {
+        usize::from(self.question_on.is_some_and(|(on, _)| on == link))
     }
 
     /// Ends all waits and begins the controllers anew. A question that is in flight is still owed.
@@ -327,7 +327,7 @@ impl ServerLoad {
         *self = ServerLoad {
             requests: self.requests,
             counted_at: self.counted_at,
-            asked: self.asked,
+            question_on: self.question_on,
             is_for_metrics: self.is_for_metrics,
             metrics_asked_at: self.metrics_asked_at,
             refused_at: self.refused_at,
@@ -550,7 +550,10 @@ impl DataPlane {
             }
             let load = &mut self.servers[usize::from(link.kind.server.0)].load;
             load.requests += requests;
-            let owed = link.ledger.in_flight().saturating_sub(load.asked_on(id));
+            let owed = link
+                .ledger
+                .in_flight()
+                .saturating_sub(load.questions_on(id));
             load.is_occupied |= link.is_up() && owed > 0;
         }
         for server in &mut self.servers {
@@ -618,8 +621,8 @@ impl DataPlane {
             load.told_on = None;
             load.window.cpu_s = None;
         }
-        if load.asked.is_some_and(|asked| Some(asked) != on) {
-            load.asked = None;
+        if load.question_on.is_some_and(|of| Some(of) != on) {
+            load.question_on = None;
         }
         if !load.is_window_over(now) {
             return;
@@ -631,8 +634,8 @@ impl DataPlane {
         let on = on.filter(|_| !load.refused_at.is_some_and(has_refused));
         let is_late = now.since_ms(load.window.at) >= LATE_MS;
         match on {
-            Some(on) if load.asked.is_none() && may_be_asked => {
-                load.asked = Some(on);
+            Some(on) if load.question_on.is_none() && may_be_asked => {
+                load.question_on = Some(on);
                 load.is_for_metrics = false;
                 self.put_ours(on.0, QUESTION, Completion::Cpu);
             }
@@ -649,7 +652,7 @@ impl DataPlane {
 
     /// The connection on which a server is asked, and whether it takes a question now. `None`: it
     /// is not up.
-    fn link_of_questions(&self, id: ServerId) -> Option<(AskedLink, bool)> {
+    fn link_of_questions(&self, id: ServerId) -> Option<(Connection, bool)> {
         let link_id = self.first_link_to(id)?;
         let link = self.links.get(link_id).filter(|link| link.is_up())?;
         let takes = link.takes() && link.unread_since.is_none();
@@ -664,9 +667,9 @@ impl DataPlane {
         };
         let load = &mut self.servers[usize::from(id.0)].load;
         // A lost connection brings no answer.
-        load.asked.take_if(|asked| *asked != on);
+        load.question_on.take_if(|of| *of != on);
         let lately = |at: Option<Time>, ms| at.is_some_and(|at| now.since_ms(at) < ms);
-        if load.asked.is_some()
+        if load.question_on.is_some()
             || lately(load.refused_at, REFUSED_MS)
             || lately(load.metrics_asked_at, METRICS_MS)
             || lately(load.cpu.map(|(at, _)| at), METRICS_MS)
@@ -674,7 +677,7 @@ impl DataPlane {
             return;
         }
         load.metrics_asked_at = Some(now);
-        load.asked = Some(on);
+        load.question_on = Some(on);
         load.is_for_metrics = true;
         self.put_ours(on.0, QUESTION, Completion::Cpu);
     }
@@ -691,7 +694,7 @@ impl DataPlane {
         let (now, worker) = (self.now, self.worker_load);
         let longest_us = self.pool_of(id).flush.longest_balanced_us();
         let load = &mut self.servers[usize::from(id.0)].load;
-        if load.asked.take_if(|asked| *asked == on).is_none() {
+        if load.question_on.take_if(|of| *of == on).is_none() {
             return;
         }
         let answer = CpuAnswer::of(reply);

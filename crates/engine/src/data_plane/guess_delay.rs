@@ -202,7 +202,7 @@ impl GuessDelay {
     pub(crate) fn reserve(
         &mut self,
         source: Source,
-        asked: LoginAttempt,
+        login: LoginAttempt,
         now: Time,
     ) -> AttemptTime {
         let mut attempt = AttemptTime {
@@ -210,18 +210,18 @@ impl GuessDelay {
             is_tried: true,
             is_charged: false,
         };
-        if asked.is_presumed_right && !self.suspects.contains_key(&source) {
+        if login.is_presumed_right && !self.suspects.contains_key(&source) {
             return attempt;
         }
         let suspect = self.suspect(source, now);
-        let last = suspect.last[usize::from(asked.has_failed)];
+        let last = suspect.last[usize::from(login.has_failed)];
         let delay = suspect.delay(delay_ms_max(source), last, now);
-        if delay.is_some() && !asked.may_wait {
+        if delay.is_some() && !login.may_wait {
             attempt.is_tried = false;
             return attempt;
         }
         if let Some((delay_ms, spacing_us)) = delay {
-            let last = &mut suspect.last[usize::from(asked.has_failed)];
+            let last = &mut suspect.last[usize::from(login.has_failed)];
             attempt.at = now.plus_ms(delay_ms).max(*last + spacing_us);
             let latest = now.plus_ms(GUESS_WAIT_MS_MAX);
             attempt.is_tried = attempt.at <= latest;
@@ -231,7 +231,7 @@ impl GuessDelay {
             }
             *last = attempt.at;
         }
-        attempt.is_charged = !asked.is_presumed_right && suspect.charge();
+        attempt.is_charged = !login.is_presumed_right && suspect.charge();
         suspect.unanswered += u32::from(attempt.is_charged);
         attempt
     }
@@ -316,7 +316,7 @@ mod tests {
         Source::Address(IpAddr::from(number.to_be_bytes()))
     }
 
-    fn asked(is_presumed_right: bool, has_failed: bool) -> LoginAttempt {
+    fn login(is_presumed_right: bool, has_failed: bool) -> LoginAttempt {
         LoginAttempt {
             is_presumed_right,
             has_failed,
@@ -331,7 +331,7 @@ mod tests {
     /// Sends one wrong login after the other. Returns when the last one was tried.
     fn guess(delays: &mut GuessDelay, from: Source, count: u32, mut now: Time) -> Time {
         for _ in 0..count {
-            let attempt = delays.reserve(from, asked(false, true), now);
+            let attempt = delays.reserve(from, login(false, true), now);
             assert!(attempt.is_tried);
             now = attempt.at;
             delays.handle_refused(from, attempt.is_charged, now);
@@ -341,7 +341,7 @@ mod tests {
 
     fn wait_ms(delays: &mut GuessDelay, from: Source, now: Time) -> u64 {
         delays
-            .reserve(from, asked(true, false), now)
+            .reserve(from, login(true, false), now)
             .at
             .since_ms(now)
     }
@@ -367,7 +367,7 @@ mod tests {
             let mut delays = GuessDelay::default();
             let begun = guess(&mut delays, source(1), GUESSES_FREE, Time(0));
             let attempts: Vec<_> = (0..1_000)
-                .map(|_| delays.reserve(source(1), asked(presumed, false), begun))
+                .map(|_| delays.reserve(source(1), login(presumed, false), begun))
                 .collect();
             let tried = attempts.iter().filter(|attempt| attempt.is_tried).count() as u64;
             let room = u64::from(GUESS_WAIT_MS_MAX) * 1_000 / u64::from(GUESS_SPACING_US);
@@ -383,7 +383,7 @@ mod tests {
         let mut delays = GuessDelay::default();
         guess(&mut delays, source(1), 1, Time(0));
         let at_once = (0..1_000)
-            .filter(|_| delays.reserve(source(1), asked(false, false), Time(0)).at == Time(0))
+            .filter(|_| delays.reserve(source(1), login(false, false), Time(0)).at == Time(0))
             .count();
         assert_eq!(at_once, GUESSES_FREE as usize - 1);
     }
@@ -394,12 +394,12 @@ mod tests {
     fn many_users_of_one_address_are_tried_at_once() {
         let mut delays = GuessDelay::default();
         let attempts: Vec<_> = (0..750)
-            .map(|_| delays.reserve(source(1), asked(false, false), Time(0)))
+            .map(|_| delays.reserve(source(1), login(false, false), Time(0)))
             .collect();
         assert!(attempts.iter().all(|attempt| attempt.is_tried));
         assert!(attempts[499].at <= at_ms(500));
         delays.handle_refused(source(1), attempts[0].is_charged, at_ms(1));
-        let next = delays.reserve(source(1), asked(false, true), at_ms(1));
+        let next = delays.reserve(source(1), login(false, true), at_ms(1));
         assert!(next.at >= at_ms(1 + u64::from(GUESS_DELAY_MS_MAX)));
         for attempt in &attempts[1..] {
             delays.handle_accepted(source(1), attempt.is_charged, at_ms(2));
@@ -413,7 +413,7 @@ mod tests {
     fn burst_of_guesses_does_not_come_again() {
         let mut delays = GuessDelay::default();
         let burst = |delays: &mut GuessDelay, now: Time| {
-            let attempts = (0..5_000).map(|_| delays.reserve(source(1), asked(false, false), now));
+            let attempts = (0..5_000).map(|_| delays.reserve(source(1), login(false, false), now));
             let attempts: Vec<_> = attempts.filter(|attempt| attempt.is_tried).collect();
             for attempt in &attempts {
                 delays.handle_refused(source(1), attempt.is_charged, now.plus_ms(3_000));
@@ -436,12 +436,12 @@ mod tests {
     fn logins_of_sessions_that_left_hide_no_guess() {
         let mut delays = GuessDelay::default();
         for _ in 0..1_000 {
-            delays.reserve(source(1), asked(false, false), Time(0));
+            delays.reserve(source(1), login(false, false), Time(0));
         }
         let mut now = at_ms(3_000);
         let mut tried = 0;
         while now < at_ms(63_000) {
-            let attempt = delays.reserve(source(1), asked(false, true), now);
+            let attempt = delays.reserve(source(1), login(false, true), now);
             now = attempt.at.max(now + 1);
             delays.handle_refused(source(1), attempt.is_charged, now);
             tried += 1;
@@ -454,11 +454,11 @@ mod tests {
     fn right_logins_cost_nothing() {
         let mut delays = GuessDelay::default();
         for _ in 0..10_000 {
-            let attempt = delays.reserve(source(1), asked(true, false), Time(0));
+            let attempt = delays.reserve(source(1), login(true, false), Time(0));
             assert_eq!((attempt.at, attempt.is_charged), (Time(0), false));
         }
         for _ in 0..10_000 {
-            let attempt = delays.reserve(source(1), asked(false, false), Time(0));
+            let attempt = delays.reserve(source(1), login(false, false), Time(0));
             assert_eq!((attempt.at, attempt.is_charged), (Time(0), true));
             delays.handle_accepted(source(1), attempt.is_charged, Time(0));
         }
@@ -470,7 +470,7 @@ mod tests {
     fn newcomer_passes_the_queue_of_guessers() {
         let mut delays = GuessDelay::default();
         let now = guess(&mut delays, source(1), 30, Time(0));
-        while delays.reserve(source(1), asked(false, true), now).is_tried {}
+        while delays.reserve(source(1), login(false, true), now).is_tried {}
         assert!(wait_ms(&mut delays, source(1), now) <= u64::from(GUESS_DELAY_MS_MAX));
     }
 
@@ -480,7 +480,7 @@ mod tests {
         let mut delays = GuessDelay::default();
         let hurried = LoginAttempt {
             may_wait: false,
-            ..asked(false, false)
+            ..login(false, false)
         };
         assert!(delays.reserve(source(1), hurried, Time(0)).is_tried);
         let now = guess(&mut delays, source(1), GUESSES_FREE, Time(0));
@@ -488,7 +488,7 @@ mod tests {
             let attempt = delays.reserve(source(1), hurried, now);
             assert!(!attempt.is_tried && attempt.at == now);
         }
-        assert!(delays.reserve(source(1), asked(false, false), now).is_tried);
+        assert!(delays.reserve(source(1), login(false, false), now).is_tried);
     }
 
     /// A quiet address is forgiven in less than a minute and a half.
@@ -509,7 +509,7 @@ mod tests {
         let now = guess(&mut delays, source(1), 100, Time(0));
         let score = delays.suspects[&source(1)].score;
         for _ in 0..20 {
-            let attempt = delays.reserve(source(1), asked(false, false), now);
+            let attempt = delays.reserve(source(1), login(false, false), now);
             delays.handle_accepted(source(1), attempt.is_charged, now);
         }
         assert_eq!(delays.suspects[&source(1)].score, score);

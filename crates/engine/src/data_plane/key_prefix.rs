@@ -145,8 +145,8 @@ fn refusal(why: Unstripped) -> &'static [u8] {
 
 /// The pattern for a server that sees keys without the prefix, and whether it finds more keys than
 /// the client's.
-fn left_of(asked: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, bool), &'static [u8]> {
-    match Pattern::new(asked).behind(prefix) {
+fn left_of(pattern: &[u8], prefix: &[u8]) -> Result<(Vec<u8>, bool), &'static [u8]> {
+    match Pattern::new(pattern).behind(prefix) {
         Left::Same(left) => Ok((left, false)),
         Left::More(left) => Ok((left, true)),
         Left::Unclear => Err(UNCLEAR),
@@ -260,11 +260,11 @@ impl DataPlane {
         request: &Request<'_>,
     ) -> Result<Option<Vec<u8>>, &'static [u8]> {
         let prefix = self.removed_prefix_of(server);
-        let asked = request.spans.get(1).map(|_| request.arg(1));
-        let (Some(asked), false) = (asked, prefix.is_empty()) else {
+        let pattern = request.spans.get(1).map(|_| request.arg(1));
+        let (Some(pattern), false) = (pattern, prefix.is_empty()) else {
             return Ok(None);
         };
-        let (left, _) = left_of(asked, prefix)?;
+        let (left, _) = left_of(pattern, prefix)?;
         let mut bytes = Vec::new();
         let replaced = std::iter::once((1, left.as_slice()));
         prefix::replace(request.bytes, request.spans, replaced, &mut bytes);
@@ -283,7 +283,7 @@ impl DataPlane {
             return Ok(Scan::default());
         }
         let options = &request.spans[2.min(request.spans.len())..];
-        let (mut patterns, mut asked) = (Vec::new(), None);
+        let (mut patterns, mut pattern) = (Vec::new(), None);
         for (index, option) in options.chunks(2).enumerate() {
             let (word, value) = match option {
                 [word, value] => (word.of(request.bytes), value.of(request.bytes)),
@@ -292,21 +292,21 @@ impl DataPlane {
             if word.eq_ignore_ascii_case(b"match") {
                 // Redis uses the last MATCH. All of them are replaced.
                 patterns.push(2 + 2 * index + 1);
-                asked = Some(value);
+                pattern = Some(value);
             } else if !word.eq_ignore_ascii_case(b"count") && !word.eq_ignore_ascii_case(b"type") {
                 return Err(NO_SCAN);
             }
         }
-        let Some(asked) = asked else {
+        let Some(pattern) = pattern else {
             return Ok(Scan::default());
         };
-        let (left, finds_more) = left_of(asked, prefix)?;
+        let (left, finds_more) = left_of(pattern, prefix)?;
         let replaced = patterns.into_iter().map(|index| (index, left.as_slice()));
         let mut bytes = Vec::new();
         prefix::replace(request.bytes, request.spans, replaced, &mut bytes);
         Ok(Scan {
             request: Some(bytes),
-            sifted_by: finds_more.then(|| asked.into()),
+            sifted_by: finds_more.then(|| pattern.into()),
         })
     }
 
@@ -356,7 +356,7 @@ impl DataPlane {
         if prefix.is_empty() || names == Names::None {
             return None;
         }
-        let finds_more = |asked: &&[u8]| left_of(asked, prefix).is_ok_and(|(_, more)| more);
+        let finds_more = |pattern: &&[u8]| left_of(pattern, prefix).is_ok_and(|(_, more)| more);
         let sifted_by = scattered.sifted_by().filter(finds_more);
         Some(with_prefix(reply, names, prefix, sifted_by))
     }

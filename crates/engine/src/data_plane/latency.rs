@@ -294,7 +294,7 @@ impl LatencyTable {
     pub(crate) fn begin_run(
         &mut self,
         run: &mut OpenRun,
-        (command, asked): (CommandMark, Stamp),
+        (command, read_at): (CommandMark, Stamp),
         ledger: &mut Ledger,
         (replies, now): (u64, Stamp),
     ) -> bool {
@@ -302,12 +302,12 @@ impl LatencyTable {
             self.end_long_run(run, replies, ledger, now);
         }
         *run = OpenRun {
-            read_at: asked,
+            read_at,
             command,
             departure: ledger.front_departure(),
             replies_before: replies,
         };
-        self.is_slow(asked, now)
+        self.is_slow(read_at, now)
     }
 
     /// Counts the requests of a run that ends, if all of them left at once and were answered soon.
@@ -472,9 +472,9 @@ mod tests {
 
     /// A request of the model: the name of its measurement, and its times in ticks since the start.
     #[derive(Clone, Copy)]
-    struct Asked {
+    struct ModelRequest {
         name: Option<&'static str>,
-        asked: u64,
+        read: u64,
         left: Option<u64>,
     }
 
@@ -496,7 +496,7 @@ mod tests {
         plane: DataPlane,
         link: LinkId,
         sessions: Vec<SessionId>,
-        asked: VecDeque<Asked>,
+        requests: VecDeque<ModelRequest>,
         /// The buckets of whole times, of times in respool, and of times at the server.
         expected: BTreeMap<&'static str, [Buckets; 3]>,
     }
@@ -511,7 +511,7 @@ mod tests {
                 plane,
                 link,
                 sessions,
-                asked: VecDeque::new(),
+                requests: VecDeque::new(),
                 expected: BTreeMap::new(),
             }
         }
@@ -546,8 +546,9 @@ mod tests {
                     let ledger = self.ledger();
                     ledger.flush(stamp);
                     ledger.write(ledger.pending().len());
-                    let left = |asked: &mut Asked| asked.left = asked.left.or(Some(now));
-                    self.asked.iter_mut().for_each(left);
+                    let left =
+                        |request: &mut ModelRequest| request.left = request.left.or(Some(now));
+                    self.requests.iter_mut().for_each(left);
                 }
                 Step::Answer { are_errors, ticks } => {
                     self.begin_turn(*ticks);
@@ -555,8 +556,8 @@ mod tests {
                     self.answer(&are_errors[..count]);
                 }
                 Step::GiveUp { index } => {
-                    if let Some(asked) = self.asked.get_mut(*index) {
-                        asked.name = None;
+                    if let Some(request) = self.requests.get_mut(*index) {
+                        request.name = None;
                         self.ledger().give_up(*index);
                     }
                 }
@@ -578,9 +579,9 @@ mod tests {
                     ..Entry::of(session, state.take_seq(), stamp)
                 };
                 self.ledger().push(entry, b"x");
-                self.asked.push_back(Asked {
+                self.requests.push_back(ModelRequest {
                     name,
-                    asked: now,
+                    read: now,
                     left: None,
                 });
             }
@@ -588,10 +589,10 @@ mod tests {
 
         fn answer(&mut self, are_errors: &[bool]) {
             let now = self.now();
-            for asked in self.asked.drain(..are_errors.len()) {
-                let left = asked.left.expect("it is in flight");
-                let times = [now - asked.asked, left - asked.asked, now - left];
-                if let Some(name) = asked.name {
+            for request in self.requests.drain(..are_errors.len()) {
+                let left = request.left.expect("it is in flight");
+                let times = [now - request.read, left - request.read, now - left];
+                if let Some(name) = request.name {
                     let buckets = self.expected.entry(name).or_default();
                     for (buckets, ticks) in buckets.iter_mut().zip(times) {
                         *buckets.entry(bucket_us(ticks)).or_default() += 1;

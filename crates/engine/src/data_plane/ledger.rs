@@ -725,7 +725,7 @@ const _: () = assert!(size_of::<Entry>() == 24);
 
 impl Entry {
     /// Orders entries by session, and each session's by the order in which it sent them.
-    pub(crate) fn asked_before(&self, other: &Entry) -> Ordering {
+    pub(crate) fn cmp_in_session(&self, other: &Entry) -> Ordering {
         let distance = self.seq.wrapping_sub(other.seq) as i32;
         self.session.cmp(&other.session).then(distance.cmp(&0))
     }
@@ -950,7 +950,7 @@ impl Class {
 
     /// The class of the request when it is sent again. It is not fused, which could fail in the
     /// same way. Of equal reads one may be sent.
-    pub(crate) fn asked_again(self) -> Class {
+    pub(crate) fn when_repeated(self) -> Class {
         match self {
             read if read.is_moved_read() => Class::Pure,
             other => Class::of(other.reads()),
@@ -1007,8 +1007,8 @@ mod tests {
             entry(2, Class::OfGets, b"$1\r\nb\r\n"),
         ];
         ledger.rearrange(b"head$1\r\na\r\n$1\r\nb\r\n", &entries);
-        let asked = entry(3, Class::Read, b"read").with_completion(true);
-        ledger.push_with(asked, b"read", Completion::Instead(b"+OK".to_vec()));
+        let read = entry(3, Class::Read, b"read").with_completion(true);
+        ledger.push_with(read, b"read", Completion::Instead(b"+OK".to_vec()));
         ledger
     }
 
@@ -1017,8 +1017,8 @@ mod tests {
     fn requests_leave_in_order_with_their_completions() {
         let mut ledger = Ledger::default();
         push(&mut ledger, 0, 10);
-        let asked = entry(1, Class::Read, b"read").with_completion(true);
-        ledger.push_with(asked, b"read", Completion::Shutdown);
+        let read = entry(1, Class::Read, b"read").with_completion(true);
+        ledger.push_with(read, b"read", Completion::Shutdown);
         assert!(ledger.first_in_flight().is_none(), "nothing has left");
         assert_eq!((ledger.batched(), ledger.in_flight()), (2, 0));
         assert!(ledger.flush(Stamp(0)), "no request was in flight");

@@ -93,7 +93,7 @@ pub(crate) enum LinkRole {
 pub(crate) enum Tunnel {
     /// MONITOR was put on the link. `silent`: its client wants no reply. `read_at`: when the
     /// request was read.
-    Asked { silent: bool, read_at: Stamp },
+    Requested { silent: bool, read_at: Stamp },
     /// The server has agreed, and owes this many replies.
     Open { owed: u32 },
     /// QUIT was sent.

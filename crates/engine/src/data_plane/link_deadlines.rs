@@ -192,7 +192,7 @@ impl DataPlane {
             self.lose_link(id, &format!("not connected within {request_ms} ms"));
             return late;
         }
-        if matches!(link.tunnel, Some(Tunnel::Asked { .. })) && self.is_link_expired(link) {
+        if matches!(link.tunnel, Some(Tunnel::Requested { .. })) && self.is_link_expired(link) {
             self.lose_link(id, &format!("no reply to MONITOR within {request_ms} ms"));
             return late;
         }

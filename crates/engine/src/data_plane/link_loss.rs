@@ -291,7 +291,7 @@ impl DataPlane {
         };
         match down.role {
             LinkRole::Shared | LinkRole::Probe => Vec::new(),
-            // The questions of a hub are asked anew.
+            // The requests of a hub are sent anew.
             LinkRole::HubLine(_) => link.take_unsent(|_| true),
             _ if down.retries => Vec::new(),
             _ => link.take_unsent(|_| true),

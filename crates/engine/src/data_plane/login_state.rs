@@ -11,12 +11,12 @@
 //! ```
 //!
 //! While a login is withdrawn, new sessions must authenticate. Sessions that existed when the last
-//! accepted answer was asked for keep their links. Later ones must authenticate, too.
+//! accepted check was sent keep their links. Later ones must authenticate, too.
 //!
 //! The operator may give the login back at any moment, and then no new client may be refused. So a
-//! new session is refused only after a check that was asked after it came. If that check is lost,
+//! new session is refused only after a check that was sent after it came. If that check is lost,
 //! or is not answered in half a second, the last answer counts. Before a server without RESET
-//! (Redis before 6.2), the one session for which that check was asked is refused.
+//! (Redis before 6.2), the one session for which that check was sent is refused.
 
 use crate::base::error::refuses_login;
 use crate::base::handle::LinkId;
@@ -29,12 +29,12 @@ pub(crate) struct LoginState {
     state: LoginPhase,
     /// When the server last accepted or refused the login.
     heard_at: Time,
-    /// When the last check that accepted the login was asked. Sessions that came before were
+    /// When the last check that accepted the login was sent. Sessions that came before were
     /// accepted rightly.
     vouched_at: Time,
-    /// When the last check was asked.
+    /// When the last check was sent.
     checked_at: Time,
-    /// When the last check that ended, answered or lost, was asked.
+    /// When the last check that ended, answered or lost, was sent.
     ended_at: Time,
     /// The link on which that check waits for its answer.
     checking: Option<LinkId>,
@@ -66,7 +66,7 @@ impl LoginState {
         self.is_withdrawn() && !self.is_sought(now)
     }
 
-    /// Whether a check may be asked: the last one is answered and at least this old.
+    /// Whether a check may be sent: the last one is answered and at least this old.
     pub(crate) fn is_check_due(&self, now: Time, every_ms: u32) -> bool {
         self.checking.is_none() && now.since_ms(self.checked_at) >= u64::from(every_ms)
     }
@@ -91,13 +91,13 @@ impl LoginState {
         self.sought_at.is_some_and(|since| is_young(since, now))
     }
 
-    /// Whether the login is withdrawn by an answer that was asked for before this time. While a new
+    /// Whether the login is withdrawn by a check that was sent before this time. While a new
     /// password is sought, another check would tell nothing new.
     pub(crate) fn is_refused_early(&self, came: Time, now: Time) -> bool {
         self.is_withdrawn() && self.ended_at < came && !self.is_sought(now)
     }
 
-    /// Whether no check that was asked after this time has ended, and no answer has vouched for a
+    /// Whether no check that was sent after this time has ended, and no answer has vouched for a
     /// session that came then. A withdrawn login is vouched for by nothing.
     pub(crate) fn is_unchecked_since(&self, came: Time) -> bool {
         !self.is_withdrawn() && self.vouched_at < came && self.ended_at < came
@@ -155,7 +155,7 @@ impl LoginState {
         self.sought_at = Some(now);
     }
 
-    /// A check was asked on this link.
+    /// A check was sent on this link.
     pub(crate) fn handle_check(&mut self, link: LinkId, now: Time, every_ms: u32) {
         self.holding = self.is_stale(now, every_ms);
         self.checked_at = now;
@@ -215,7 +215,7 @@ mod tests {
         assert!(!trust.is_withdrawn());
     }
 
-    /// A server that does not answer is not asked again.
+    /// A server that does not answer gets no second check.
     #[test]
     fn check_waits_for_the_answer_to_the_last_one() {
         let mut trust = LoginState::default();
@@ -271,7 +271,7 @@ mod tests {
         assert!(!trust.holds_newcomer(at(100), at(201)));
     }
 
-    /// Sessions that came after the last accepted answer was asked for were accepted wrongly if the
+    /// Sessions that came after the last accepted check was sent were accepted wrongly if the
     /// next answer withdraws the login. An error about another subject is no answer.
     #[test]
     fn withdrawal_tells_since_when_sessions_came_in_wrongly() {

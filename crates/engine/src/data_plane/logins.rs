@@ -12,7 +12,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::Request;
 
 /// The name, if it has one, and the password of an AUTH. `None`: it has other arguments.
-pub(crate) fn auth_asked<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>, &'a [u8])> {
+pub(crate) fn auth_args<'a>(request: &Request<'a>) -> Option<(Option<&'a [u8]>, &'a [u8])> {
     match request.spans.len() {
         2 => Some((None, request.arg(1))),
         3 => Some((Some(request.arg(1)), request.arg(2))),

@@ -138,7 +138,7 @@ impl DataPlane {
         queued: Option<Group>,
     ) -> Result<(), &'static [u8]> {
         match opening {
-            LeadingCommand::Row(id) => self.note_asked(session_id, id, argc),
+            LeadingCommand::Row(id) => self.note_command(session_id, id, argc),
             LeadingCommand::Learned { reads: true, .. } => {}
             LeadingCommand::Learned { .. } | LeadingCommand::Nothing => self.note_write(session_id),
         }

@@ -29,7 +29,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, Request};
 use crate::data_plane::link::LinkKind;
 use crate::data_plane::scripts::{each_request, is_refusal};
-use crate::data_plane::sent_request::as_asked;
+use crate::data_plane::sent_request::without_asking;
 use crate::data_plane::session::Session;
 use crate::data_plane::slow_readers::{CODE_LANE, DEFAULT_LANE};
 
@@ -280,7 +280,7 @@ impl DataPlane {
         let mut names = Vec::new();
         if let Some(link) = self.links.get(link_id) {
             let pool = self.pool_of(link.kind.server).parent;
-            each_request(as_asked(link.ledger.first_bytes()), |id, args| {
+            each_request(without_asking(link.ledger.first_bytes()), |id, args| {
                 if let HoldUp::Code(code) = holds(id, |at| args.get(at).copied()) {
                     names.push(self.quick_code.name(pool, code));
                 }

@@ -59,7 +59,7 @@ pub(crate) struct ReplyRun {
 }
 
 /// A request that has to be sent again, because its reply came too early.
-pub(crate) struct AskedEarly {
+pub(crate) struct RepeatedRequest {
     pub(crate) seq: u32,
     pub(crate) request: Vec<u8>,
     /// Bytes that the buffer holds no longer.
@@ -230,7 +230,7 @@ impl ReorderBuffer {
         seq: u32,
         link: LinkId,
         is_early: impl Fn(&[u8]) -> bool,
-    ) -> Vec<AskedEarly> {
+    ) -> Vec<RepeatedRequest> {
         let mut taken = Vec::new();
         for (index, place) in (0..).zip(&mut self.places[self.passed..]) {
             let own = self.first.wrapping_add(index);
@@ -238,7 +238,7 @@ impl ReorderBuffer {
             let at = place.at + place.reply_len;
             let request = &self.bytes[at..at + place.request_len];
             if behind && place.request_len > 0 && place.link == link && is_early(request) {
-                taken.push(AskedEarly {
+                taken.push(RepeatedRequest {
                     seq: own,
                     request: request.to_vec(),
                     freed: place.len(),

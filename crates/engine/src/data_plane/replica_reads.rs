@@ -187,27 +187,27 @@ impl DataPlane {
         }
     }
 
-    /// The server that gets a refused request of a session now. `asked`: the kind of the link that
-    /// carried it. `slot`: the slot of its first key. `new_primary`: the server that has taken over
-    /// from the owner behind that link.
+    /// The server that gets a refused request of a session now. `sent_on`: the kind of the link
+    /// that carried it. `slot`: the slot of its first key. `new_primary`: the server that has taken
+    /// over from the owner behind that link.
     pub(crate) fn next_server_of(
         &mut self,
         session: SessionId,
-        (asked, command): (LinkKind, Option<&Command>),
+        (sent_on, command): (LinkKind, Option<&Command>),
         slot: Option<u16>,
         next: NextServer,
         new_primary: Option<ServerId>,
     ) -> Result<ServerId, NoReader> {
-        let pool = usize::from(self.server(asked.server).pool);
+        let pool = usize::from(self.server(sent_on.server).pool);
         let owner = match (next, slot, self.pools[pool].cluster()) {
             (NextServer::Importer(server) | NextServer::Named(server), ..) => return Ok(server),
             (NextServer::Owner, Some(slot), Some(cluster)) => cluster.owner_of_slot(slot),
             (NextServer::Owner, ..) => {
-                new_primary.unwrap_or_else(|| self.owner_behind(asked.server))
+                new_primary.unwrap_or_else(|| self.owner_behind(sent_on.server))
             }
         };
         match command {
-            Some(command) => self.server_at_last(session, owner, command, asked),
+            Some(command) => self.server_at_last(session, owner, command, sent_on),
             None => Ok(owner),
         }
     }
@@ -224,10 +224,10 @@ impl DataPlane {
     }
 
     /// Notes a request of a session if it may write, even where the table names no key.
-    pub(crate) fn note_asked(&mut self, id: SessionId, asked: CommandId, argc: usize) {
+    pub(crate) fn note_command(&mut self, id: SessionId, command: CommandId, argc: usize) {
         // A subcommand that the table does not have may be that of a newer server.
-        let is_unknown = asked.get().is_container() && argc > 1;
-        if asked == id::EXEC || is_unknown || may_write(asked.get()) {
+        let is_unknown = command.get().is_container() && argc > 1;
+        if command == id::EXEC || is_unknown || may_write(command.get()) {
             self.note_write(id);
         }
     }
@@ -253,10 +253,10 @@ impl DataPlane {
 
     /// Answers READONLY and READWRITE in a pool with replicas: they say whether the session reads
     /// its own writes.
-    pub(crate) fn set_reading(&mut self, id: SessionId, asked: CommandId) -> Dispatched {
+    pub(crate) fn set_reading(&mut self, id: SessionId, command: CommandId) -> Dispatched {
         if let Some(session) = self.sessions.get_mut(id) {
             session.state.remove(Flags::OWN_READ_MODE);
-            if asked == id::READWRITE {
+            if command == id::READWRITE {
                 session.state |= Flags::OWN_READ_MODE;
                 // Earlier writes count, too.
                 session.rare().reading.written = true;

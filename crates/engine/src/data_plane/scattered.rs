@@ -71,7 +71,10 @@ pub(crate) enum MergeRule {
     /// By the rule that the command table has for the command.
     ByTable,
     /// INFO: the requested sections, and whether respool's own section is added.
-    Info { asked: Sections, adds_section: bool },
+    Info {
+        sections: Sections,
+        adds_section: bool,
+    },
 }
 
 /// A share, and its answer.

@@ -7,7 +7,7 @@ use respool_protocol::request::{Found, RequestScanner};
 pub(crate) const ASKING: &[u8] = b"*1\r\n$6\r\nASKING\r\n";
 
 /// The bytes of a request on a link as the client sent it, without the [`ASKING`] of respool.
-pub(crate) fn as_asked(request: &[u8]) -> &[u8] {
+pub(crate) fn without_asking(request: &[u8]) -> &[u8] {
     request.strip_prefix(ASKING).unwrap_or(request)
 }
 
@@ -49,8 +49,8 @@ mod tests {
     fn command_is_found_behind_asking() {
         let request = b"*2\r\n$3\r\nGET\r\n$1\r\na\r\n";
         let sent = [ASKING, request].concat();
-        assert_eq!(as_asked(&sent), request);
-        assert_eq!(as_asked(request), request);
+        assert_eq!(without_asking(&sent), request);
+        assert_eq!(without_asking(request), request);
         assert_eq!(id_of(request), Some(id::GET));
         assert_eq!(id_of(&sent), Some(id::ASKING));
         assert_eq!(id_of(&request[..10]), None);

@@ -21,7 +21,7 @@ use crate::data_plane::cork::Cork;
 use crate::data_plane::deadlines::SessionDeadlines;
 use crate::data_plane::memory::{Held, Weight};
 use crate::data_plane::open_transaction::TransactionFacts;
-use crate::data_plane::reorder::{AskedEarly, ReorderBuffer};
+use crate::data_plane::reorder::{ReorderBuffer, RepeatedRequest};
 use crate::data_plane::replica_reads::OwnWriteReads;
 use crate::data_plane::resume::ListMark;
 pub(crate) use crate::data_plane::session_state::{Flags, Holds, SessionState};
@@ -412,7 +412,7 @@ impl Session {
         seq: u32,
         link: LinkId,
         is_early: impl Fn(&[u8]) -> bool,
-    ) -> Vec<AskedEarly> {
+    ) -> Vec<RepeatedRequest> {
         let Some(rare) = self
             .rare
             .as_mut()

@@ -161,7 +161,7 @@ impl SessionState {
         self.gate.any(Flags::MID_REQUEST)
     }
 
-    /// The server was asked for MONITOR.
+    /// MONITOR was sent to the server.
     pub(crate) fn begin_tunnel(&mut self) {
         debug_assert_eq!(self.input, InputMode::Requests);
         self.set_input(InputMode::Tunnel);
@@ -688,8 +688,8 @@ mod tests {
             for (step, after) in steps.into_iter().zip(after) {
                 let mut state = SessionState::default();
                 state.set_phase(phase);
-                let asked = (state.is_closing(), state.input_has_ended());
-                assert_eq!(asked, (is_closing, has_ended), "{phase:?}");
+                let found = (state.is_closing(), state.input_has_ended());
+                assert_eq!(found, (is_closing, has_ended), "{phase:?}");
                 assert_eq!(state.is_ending(), phase != Open, "{phase:?}");
                 assert_eq!(state.is_not_scanned(), is_closing, "{phase:?}");
                 assert_eq!(state.writes_at_once(), phase != Open);

@@ -43,7 +43,7 @@ use crate::data_plane::ledger::{Class, Entry};
 use crate::data_plane::link::{Link, LinkRole, Sends};
 use crate::data_plane::pause::may_write;
 use crate::data_plane::scripts::each_request;
-use crate::data_plane::sent_request::{as_asked, id_of, runs_code};
+use crate::data_plane::sent_request::{id_of, runs_code, without_asking};
 use crate::data_plane::slow_readers::CODE_LANE;
 use crate::routing::pool::ServerId;
 
@@ -451,7 +451,7 @@ impl DataPlane {
             // In a block with MULTI the server itself reports the error. Without MULTI the requests
             // ran one by one, and may run code.
             Some(Completion::Block { opens, .. }) => !opens,
-            _ => front.len > 0 && runs_code(id_of(as_asked(link.ledger.first_bytes()))),
+            _ => front.len > 0 && runs_code(id_of(without_asking(link.ledger.first_bytes()))),
         }
     }
 

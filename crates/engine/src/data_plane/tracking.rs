@@ -43,7 +43,7 @@ pub(crate) struct Tracker {
     /// all.
     pub(crate) agreed: Vec<Vec<u8>>,
     /// The request that is not answered yet.
-    pub(crate) asked: Option<TrackingSwitch>,
+    pub(crate) unanswered: Option<TrackingSwitch>,
     /// Invalidations that wait, each with its place: it goes out after all replies before that
     /// place.
     held: VecDeque<(u32, Vec<u8>)>,
@@ -118,11 +118,11 @@ impl Tracker {
     /// Handles the servers' answer to the last request. Returns its pins, if it was not CLIENT
     /// TRACKING.
     pub(crate) fn settle(&mut self, is_agreed: bool) -> Option<Pins> {
-        match self.asked.take()? {
-            TrackingSwitch::Tracking(asked) if is_agreed => {
+        match self.unanswered.take()? {
+            TrackingSwitch::Tracking(request) if is_agreed => {
                 // The last one decides on all options but PREFIX, which add up.
-                self.agreed.retain(|agreed| *agreed != asked);
-                self.agreed.push(asked);
+                self.agreed.retain(|agreed| *agreed != request);
+                self.agreed.push(request);
                 None
             }
             TrackingSwitch::Tracking(_) => None,
@@ -196,11 +196,11 @@ impl Tracker {
 
     /// Its memory, the struct included.
     pub(crate) fn charge(&self) -> Charge {
-        let asked = self.asked.iter().filter_map(|asked| match asked {
+        let unanswered = self.unanswered.iter().filter_map(|switch| match switch {
             TrackingSwitch::Tracking(request) => Some(request),
             TrackingSwitch::Switch(_) => None,
         });
-        let requests = self.agreed.iter().chain(asked).map(Vec::capacity);
+        let requests = self.agreed.iter().chain(unanswered).map(Vec::capacity);
         Charge {
             counted: self.held_bytes,
             memory: size_of::<Tracker>() + self.held_bytes + requests.sum::<usize>(),
@@ -516,7 +516,7 @@ mod tests {
         let ask = |tracker: &mut Tracker, words: &str, is_agreed| {
             let mut request = Vec::new();
             encode::request(&mut request, &words.split(' ').collect::<Vec<_>>());
-            tracker.asked = Some(TrackingSwitch::Tracking(request.clone()));
+            tracker.unanswered = Some(TrackingSwitch::Tracking(request.clone()));
             tracker.settle(is_agreed);
             request
         };
@@ -539,7 +539,7 @@ mod tests {
         let mut tracker = Tracker::default();
         let large = vec![b'a'; TRACKING_BYTES_MAX];
         assert!(tracker.has_room_for(&large));
-        tracker.asked = Some(TrackingSwitch::Tracking(large.clone()));
+        tracker.unanswered = Some(TrackingSwitch::Tracking(large.clone()));
         tracker.settle(true);
         assert!(tracker.has_room_for(&large), "it is kept already");
         assert!(!tracker.has_room_for(b"b"));

@@ -69,7 +69,7 @@ impl DataPlane {
             }
         }
         for (id, mut requests) in taken {
-            requests.sort_by(|one, other| one.entry.asked_before(&other.entry));
+            requests.sort_by(|one, other| one.entry.cmp_in_session(&other.entry));
             self.read_again(id, &requests);
         }
     }

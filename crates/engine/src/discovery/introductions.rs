@@ -156,8 +156,8 @@ mod tests {
     #[test]
     fn nodes_are_asked_ten_times_a_second_at_most() {
         let mut introductions = Introductions::default();
-        let asked = (0..1_000).filter(|ms| introductions.seek(endpoint(1), at(*ms)));
-        assert_eq!(asked.count(), 10);
+        let questions = (0..1_000).filter(|ms| introductions.seek(endpoint(1), at(*ms)));
+        assert_eq!(questions.count(), 10);
     }
 
     /// A node that answers one of the two questions has not refused.

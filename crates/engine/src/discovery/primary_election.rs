@@ -217,8 +217,8 @@ mod tests {
     fn new_primary_is_chosen_after_a_failover() {
         for surveys in FILES.map(recorded_surveys) {
             let answers = |name: &str| -> Vec<PrimaryAnswer> {
-                let asked = surveys.iter().filter(|(of, _)| of.starts_with(name));
-                asked.map(|(_, survey)| PrimaryAnswer::of(survey)).collect()
+                let named = surveys.iter().filter(|(of, _)| of.starts_with(name));
+                named.map(|(_, survey)| PrimaryAnswer::of(survey)).collect()
             };
             let before = answers("three Sentinels, asked");
             let during = answers("a failover waits for a replica, asked");

@@ -234,8 +234,8 @@ mod tests {
     #[test]
     fn role_is_asked_for_once_a_second() {
         let mut reconnect = ReadonlyReconnect::default();
-        let asked = (0..10_000).filter(|ms| reconnect.may_ask(at(*ms)));
-        assert_eq!(asked.count(), 10);
+        let questions = (0..10_000).filter(|ms| reconnect.may_ask(at(*ms)));
+        assert_eq!(questions.count(), 10);
     }
 
     /// Before Redis 7.0, an error of a script has other words in front. A reply may be long.

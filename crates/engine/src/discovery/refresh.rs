@@ -111,10 +111,10 @@ impl OwnerListing {
         [which, &["CLUSTER", "INFO"]]
     }
 
-    fn read(self, answer: &[u8], asked: &str) -> Result<View, ViewError> {
+    fn read(self, answer: &[u8], host: &str) -> Result<View, ViewError> {
         match self {
-            OwnerListing::Slots => View::from_slots(answer, asked),
-            OwnerListing::Shards => View::from_shards(answer, asked),
+            OwnerListing::Slots => View::from_slots(answer, host),
+            OwnerListing::Shards => View::from_shards(answer, host),
         }
     }
 

@@ -310,8 +310,8 @@ impl Discovery {
         let owners: Vec<ServerId> = plane.pools[pool].servers().to_vec();
         let readers = self.readers.entry(pool).or_default();
         // Owners are asked, too, though not every policy reads them.
-        let asked = owners.iter().filter(|owner| of(**owner));
-        known.extend(asked.map(|owner| (*owner, *owner)));
+        let polled = owners.iter().filter(|owner| of(**owner));
+        known.extend(polled.map(|owner| (*owner, *owner)));
         let leaves = |reader: &mut Reader| {
             (of(reader.owner) || !owners.contains(&reader.owner))
                 && !known.contains(&(reader.server, reader.owner))

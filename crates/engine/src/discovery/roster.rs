@@ -38,11 +38,11 @@ impl Roster {
     /// [`SENTINELS_MAX`] are learned, the healthiest first.
     pub(crate) fn handle_peers<'a>(
         &mut self,
-        asked: &Endpoint,
+        sentinel: &Endpoint,
         peers: impl IntoIterator<Item = &'a SentinelPeer>,
     ) -> bool {
         // If a Sentinel is listed twice, its better health counts.
-        let mut listed = BTreeMap::from([(asked, InstanceHealth::Online)]);
+        let mut listed = BTreeMap::from([(sentinel, InstanceHealth::Online)]);
         for peer in peers {
             let Some(endpoint) = &peer.endpoint else {
                 continue;
@@ -60,7 +60,7 @@ impl Roster {
             .map(|(endpoint, health)| (*health, *endpoint))
             .collect();
         // The Sentinel that answered is first, so it is never cut off.
-        learned.sort_by_key(|&(health, endpoint)| (endpoint != asked, health, endpoint));
+        learned.sort_by_key(|&(health, endpoint)| (endpoint != sentinel, health, endpoint));
         learned.truncate(SENTINELS_MAX);
         learned.sort();
         let learned = learned.into_iter().map(|(_, endpoint)| endpoint);
@@ -171,7 +171,7 @@ mod tests {
         #[test]
         fn roster_has_its_seeds_and_the_last_answer(
             seeds in prop::collection::btree_set(1..9_u16, 1..5),
-            asked in 1..9_u16,
+            sentinel in 1..9_u16,
             (peers, reordered) in prop::collection::vec(any_peer(), 0..9)
                 .prop_flat_map(|peers| (Just(peers.clone()), Just(peers).prop_shuffle())),
             before in prop::collection::vec(any_peer(), 0..9),
@@ -179,14 +179,15 @@ mod tests {
             let seeds = Vec::from_iter(seeds);
             let mut one = roster(&seeds);
             let mut other = one.clone();
-            one.handle_peers(&endpoint("h", asked), &peers);
+            one.handle_peers(&endpoint("h", sentinel), &peers);
             other.handle_peers(&endpoint("h", 1), &before);
-            other.handle_peers(&endpoint("h", asked), &reordered);
+            other.handle_peers(&endpoint("h", sentinel), &reordered);
             prop_assert_eq!(&one, &other);
-            prop_assert!(!one.handle_peers(&endpoint("h", asked), &reordered));
+            prop_assert!(!one.handle_peers(&endpoint("h", sentinel), &reordered));
 
             let listed = peers.iter().filter_map(|peer| Some(peer.endpoint.as_ref()?.port));
-            let expected: BTreeSet<u16> = seeds.iter().copied().chain([asked]).chain(listed).collect();
+            let learned = listed.chain([sentinel]);
+            let expected: BTreeSet<u16> = seeds.iter().copied().chain(learned).collect();
             let mut found = ports(&one);
             found.sort_unstable();
             prop_assert_eq!(found, expected.into_iter().collect::<Vec<_>>());

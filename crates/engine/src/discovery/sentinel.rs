@@ -240,8 +240,8 @@ impl Discovery {
             }
             Err(error) => {
                 let watch = self.groups.get(&pool);
-                let asked = watch.map_or("", |watch| &watch.primaries[name].0);
-                let text = format!("Sentinel {}: asked for '{asked}': {error}", plane.label(id));
+                let named = watch.map_or("", |watch| &watch.primaries[name].0);
+                let text = format!("Sentinel {}: asked for '{named}': {error}", plane.label(id));
                 let watcher = self.watcher_mut(plane, id);
                 let told = watcher.and_then(|watcher| watcher.wrong.get_mut(name));
                 if told.is_some_and(|told| told.replace(text.clone()).as_ref() != Some(&text)) {

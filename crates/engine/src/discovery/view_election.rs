@@ -396,14 +396,14 @@ mod tests {
     fn recorded_answers(file: &str) -> Vec<(&str, View, Info)> {
         let bytes = |escaped: &str| escaped.replace("\\r", "\r").replace("\\n", "\n");
         let mut answers = Vec::new();
-        let (mut name, mut asked, mut nodes) = ("", "", String::new());
+        let (mut name, mut host, mut nodes) = ("", "", String::new());
         for line in file.lines() {
             match line.split_once(' ') {
                 Some(("==", rest)) => name = rest,
-                Some(("asked", rest)) => asked = rest,
+                Some(("asked", rest)) => host = rest,
                 Some(("nodes", rest)) => nodes = bytes(rest),
                 Some(("info", rest)) => {
-                    let view = View::from_nodes(nodes.as_bytes(), asked).expect(name);
+                    let view = View::from_nodes(nodes.as_bytes(), host).expect(name);
                     answers.push((name, view, Info::read(bytes(rest).as_bytes()).expect(name)));
                 }
                 _ => {}

@@ -55,8 +55,8 @@ impl Engine {
 
     /// Ends the dispatch of a request that asks all workers: this one answers, too. `Err`: the
     /// session waits, or is refused.
-    pub(crate) fn asked(&mut self, asked: Result<OwnQuestion, Dispatched>) -> Dispatched {
-        match asked {
+    pub(crate) fn dispatch_own(&mut self, own: Result<OwnQuestion, Dispatched>) -> Dispatched {
+        match own {
             Ok(own) => {
                 self.handle_own(own);
                 Dispatched::Done

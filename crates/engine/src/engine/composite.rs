@@ -11,15 +11,15 @@ use crate::engine::Engine;
 impl Engine {
     /// Answers a session's steps until one has to wait.
     pub(crate) fn take_steps(&mut self, id: SessionId) {
-        let (asked, mut is_late) = self.plane.begin_answering_steps(id);
+        let (read_at, mut is_late) = self.plane.begin_answering_steps(id);
         while let Some((request, within)) = self.plane.next_step(id) {
             if std::mem::take(&mut is_late) {
                 let command = Some(request.id);
                 self.transactions
-                    .expire(&mut self.plane, id, command, asked);
+                    .expire(&mut self.plane, id, command, read_at);
                 continue;
             }
-            self.plane.read_at = asked;
+            self.plane.read_at = read_at;
             let dispatched = self.answer_step(id, &request, within);
             self.plane.read_at = self.plane.now_stamp;
             if dispatched == Dispatched::Wait {

@@ -17,19 +17,19 @@ impl Engine {
         if self.plane.sessions.get(id).is_none_or(holds) {
             return 0;
         }
-        let Some((asked, len)) = self.plane.take_arrival(id) else {
+        let Some((read_at, len)) = self.plane.take_arrival(id) else {
             return self.take_requests(id, held);
         };
         let old = held.get(..len).unwrap_or(held);
         // At a bound, the session gives up in its own way, which names the bound.
-        let is_over = self.plane.is_expired(asked) && self.plane.deadline_of(id).is_none();
+        let is_over = self.plane.is_expired(read_at) && self.plane.deadline_of(id).is_none();
         let used = match is_over {
-            true => self.expire(id, old, asked),
-            false => self.take_asked_at(id, old, asked),
+            true => self.expire(id, old, read_at),
+            false => self.take_read_at(id, old, read_at),
         };
         let is_held = self.plane.sessions.get(id).is_some_and(holds);
         if is_held && used < old.len() {
-            self.plane.note_arrival(id, asked, old.len() - used);
+            self.plane.note_arrival(id, read_at, old.len() - used);
         }
         if is_held || used == held.len() {
             return used;
@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// Takes requests that were read at `read_at`.
-    fn take_asked_at(&mut self, id: SessionId, bytes: &[u8], read_at: Stamp) -> usize {
+    fn take_read_at(&mut self, id: SessionId, bytes: &[u8], read_at: Stamp) -> usize {
         self.plane.read_at = read_at;
         let used = self.take_requests(id, bytes);
         self.plane.read_at = self.plane.now_stamp;
@@ -58,7 +58,7 @@ impl Engine {
                 ExpiredRequest::Nothing { len } => used += len,
                 ExpiredRequest::Taken { len } => {
                     let bytes = rest.get(..len).unwrap_or(rest);
-                    let taken = self.take_asked_at(session, bytes, read_at);
+                    let taken = self.take_read_at(session, bytes, read_at);
                     used += taken;
                     if taken < len {
                         break;

@@ -31,8 +31,8 @@ impl Engine {
             OwnCommand::Reset => self.reset(id),
             OwnCommand::Info => self.info(id, request),
             OwnCommand::Clients => {
-                let asked = self.admin.answer_clients(plane, id, request);
-                self.asked(asked)
+                let own = self.admin.answer_clients(plane, id, request);
+                self.dispatch_own(own)
             }
             OwnCommand::Transaction => self.answer_transaction(id, request),
             OwnCommand::Subscription { kind, adds } => {

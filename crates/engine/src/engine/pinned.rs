@@ -76,8 +76,8 @@ impl Engine {
         {
             RedirectOutcome::Dispatched(dispatched) => dispatched,
             RedirectOutcome::AsksWorkers(query, form) => {
-                let asked = self.admin.ask(plane, id, query, form, None);
-                self.asked(asked)
+                let own = self.admin.ask(plane, id, query, form, None);
+                self.dispatch_own(own)
             }
         }
     }

@@ -52,20 +52,20 @@ impl Engine {
             Completion::Instead(answer) => self.plane.deliver_to(entry, &answer),
             Completion::Limits => self.plane.take_limit_answer(id, reply),
             Completion::Cpu => self.plane.take_cpu(id, reply),
-            Completion::Access(asked) => self.settle_access(id, entry, asked, reply),
-            Completion::Admin(asked) => {
-                if let Some(own) = self.admin.settle(&mut self.plane, entry, asked, reply) {
+            Completion::Access(completion) => self.settle_access(id, entry, completion, reply),
+            Completion::Admin(completion) => {
+                if let Some(own) = self.admin.settle(&mut self.plane, entry, completion, reply) {
                     self.handle_own(own);
                 }
             }
-            Completion::Discovery(asked) => self.settle_discovery(id, asked, reply),
-            Completion::Local(asked) => {
-                self.settle_local((id, entry), asked, &request, (reply, cut))
+            Completion::Discovery(completion) => self.settle_discovery(id, completion, reply),
+            Completion::Local(completion) => {
+                self.settle_local((id, entry), completion, &request, (reply, cut))
             }
-            Completion::Pinned(asked) => self.settle_pinned((id, entry), asked, reply),
-            Completion::Pubsub(asked) => {
+            Completion::Pinned(completion) => self.settle_pinned((id, entry), completion, reply),
+            Completion::Pubsub(completion) => {
                 let plane = &mut self.plane;
-                if let Some(refused) = self.pubsub.settle(plane, (id, entry), asked, reply) {
+                if let Some(refused) = self.pubsub.settle(plane, (id, entry), completion, reply) {
                     self.follow_hub_refusal(id, refused, reply);
                 }
             }
@@ -74,12 +74,12 @@ impl Engine {
                 seq,
                 proof,
             }) => self.settle_proof(id, (session, seq), proof, reply),
-            Completion::Scatter(asked) => {
+            Completion::Scatter(completion) => {
                 let plane = &mut self.plane;
-                let (effect, session) = (asked.effect(), entry.session);
+                let (effect, session) = (completion.effect(), entry.session);
                 self.local
                     .settle_effect(plane, (id, session), effect, &request, reply);
-                if let Some(finished) = self.scatter.settle(plane, (id, entry), asked, reply) {
+                if let Some(finished) = self.scatter.settle(plane, (id, entry), completion, reply) {
                     self.finish_scatter(finished);
                 }
             }
@@ -114,22 +114,28 @@ impl Engine {
         }
     }
 
-    fn settle_access(&mut self, id: LinkId, entry: Entry, asked: AccessCompletion, reply: &[u8]) {
+    fn settle_access(
+        &mut self,
+        id: LinkId,
+        entry: Entry,
+        completion: AccessCompletion,
+        reply: &[u8],
+    ) {
         let (plane, in_hubs) = (&mut self.plane, self.pubsub.users());
         let effect = self
             .access
-            .settle(plane, (id, entry), asked, reply, &in_hubs);
+            .settle(plane, (id, entry), completion, reply, &in_hubs);
         self.local.note_logins(plane, &effect.freed, effect.renewed);
     }
 
     fn settle_pinned(
         &mut self,
         (id, entry): (LinkId, Entry),
-        asked: PinnedCompletion,
+        completion: PinnedCompletion,
         reply: &[u8],
     ) {
         let plane = &mut self.plane;
-        match self.pinned.settle(plane, (id, entry), asked, reply) {
+        match self.pinned.settle(plane, (id, entry), completion, reply) {
             PinnedOutcome::Done => {}
             PinnedOutcome::PollRedirected(server) => self.discovery.request_refresh(plane, server),
             PinnedOutcome::WaitsAtNext(rest, refused) => {
@@ -141,14 +147,14 @@ impl Engine {
     fn settle_local(
         &mut self,
         (id, entry): (LinkId, Entry),
-        asked: LocalCompletion,
+        completion: LocalCompletion,
         request: &[u8],
         (reply, cut): (&[u8], bool),
     ) {
         let plane = &mut self.plane;
         let outcome = self
             .local
-            .settle(plane, (id, entry), asked, request, (reply, cut));
+            .settle(plane, (id, entry), completion, request, (reply, cut));
         match outcome {
             LocalOutcome::Done => {}
             LocalOutcome::Opening(answer) => {

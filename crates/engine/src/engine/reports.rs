@@ -55,7 +55,7 @@ impl Engine {
             ReportCommand::SlowlogReset => (AdminQuery::ClearSlowLog { pool }, ReplyForm::Ok),
         };
         let query = WorkerQuery::Admin(query);
-        let asked = self.admin.ask(plane, id, query, form, None);
-        self.asked(asked)
+        let own = self.admin.ask(plane, id, query, form, None);
+        self.dispatch_own(own)
     }
 }

@@ -637,7 +637,7 @@ impl Engine {
     /// request is not for one server, or has none.
     pub(crate) fn route(&mut self, id: SessionId, request: &Request<'_>) -> Option<Dispatched> {
         let plane = &mut self.plane;
-        plane.note_asked(id, request.id, request.spans.len());
+        plane.note_command(id, request.id, request.spans.len());
         let queued = plane.queued_group(id);
         let facts = Facts::of(plane, id, request, queued)?;
         let stays = facts.session.tracks_here;

@@ -19,10 +19,13 @@ impl Engine {
     pub(crate) fn settle_discovery(
         &mut self,
         id: LinkId,
-        asked: DiscoveryCompletion,
+        completion: DiscoveryCompletion,
         reply: &[u8],
     ) {
-        match self.discovery.settle(&mut self.plane, id, asked, reply) {
+        match self
+            .discovery
+            .settle(&mut self.plane, id, completion, reply)
+        {
             TopologyReply::Settled => {}
             TopologyReply::RefreshIsOver { pool } => self.end_refresh(pool),
             TopologyReply::Surveyed(answer) => self.follow_survey(answer),

@@ -105,8 +105,8 @@ impl Local {
         };
         let subject = Subject::Right(about.1.clone());
         let question = Completion::Local(LocalCompletion::Learn(subject.clone()));
-        let asked = self.wait_for_info(plane, id, kind, subject, (about.1.clone(), question));
-        if matches!(asked, Err(Blocked::Wait)) {
+        let answer = self.wait_for_info(plane, id, kind, subject, (about.1.clone(), question));
+        if matches!(answer, Err(Blocked::Wait)) {
             return None;
         }
         Some(self.as_far_as_known(request, &about))
@@ -186,7 +186,7 @@ impl Local {
         let refusal = if plane.sessions.get(id).is_some_and(is_still) {
             self.refusal_of_right(plane, id, request, false)?
         } else {
-            // The probe was asked when the request was queued, unless AUTH stands in front of it in
+            // The probe was sent when the request was queued, unless AUTH stands in front of it in
             // the transaction.
             let user = self.whose(plane, id).map(|(server, _)| (server, user));
             match harmless(request, false).zip(user) {

@@ -59,8 +59,8 @@ impl CommandCatalog {
         links: &Slab<LinkId, Link>,
         subject: &(ServerUser, Subject),
     ) -> Option<(LinkId, Time)> {
-        let asked = self.asking.get(subject).copied();
-        asked.filter(|(link, _)| links.get(*link).is_some_and(takes_questions))
+        let question = self.asking.get(subject).copied();
+        question.filter(|(link, _)| links.get(*link).is_some_and(takes_questions))
     }
 
     /// The answers on this link will never come. Sessions ask again on another link and wait there,
@@ -436,18 +436,18 @@ impl Local {
         (request, completion): (Vec<u8>, Completion),
     ) -> Result<(), Blocked> {
         let subject = ((kind.server, kind.user), subject);
-        let asked = self.catalog.asked_on(&plane.links, &subject);
-        let since = asked.map_or(plane.now, |(_, since)| since);
+        let pending = self.catalog.asked_on(&plane.links, &subject);
+        let since = pending.map_or(plane.now, |(_, since)| since);
         let is_late =
             self.catalog.is_late(&subject.0, since, plane.now) || plane.is_expired(plane.read_at);
-        let link = match asked {
+        let link = match pending {
             Some((link, _)) => link,
             // A late server may have recovered: it is asked, and its answer clears the record of
             // losses.
             None => match plane.ask_on_shared(kind, &request, completion) {
                 Err(_) if is_late => return Ok(()),
-                asked => {
-                    let link = asked?;
+                sent => {
+                    let link = sent?;
                     self.catalog.asking.insert(subject, (link, plane.now));
                     link
                 }
@@ -695,8 +695,8 @@ impl Local {
         let session = plane.sessions.get(id)?;
         let all = plane.pools[usize::from(session.pool)].servers().iter();
         let all = all.filter(|_| session.state.any(Flags::IN_MULTI));
-        let mut asked = std::iter::once(&server).chain(all);
-        asked.find_map(|server| self.catalog.known.get(server))
+        let mut servers = std::iter::once(&server).chain(all);
+        servers.find_map(|server| self.catalog.known.get(server))
     }
 
     fn known_verdict(

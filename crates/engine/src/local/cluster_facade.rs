@@ -67,8 +67,8 @@ impl Local {
             id::CLUSTER_KEYSLOT => encode::integer(&mut out, hash_slot(request.arg(2)).into()),
             id::CLUSTER_LINKS => encode::array(&mut out, 0),
             id::CLUSTER_REPLICAS | id::CLUSTER_SLAVES => match request.arg(2) {
-                asked if asked == node.id.as_bytes() => encode::array(&mut out, 0),
-                asked => encode::error(&mut out, &[b"ERR Unknown node ", asked].concat()),
+                node_id if node_id == node.id.as_bytes() => encode::array(&mut out, 0),
+                node_id => encode::error(&mut out, &[b"ERR Unknown node ", node_id].concat()),
             },
             // The owner of the slot counts its keys.
             id::CLUSTER_COUNTKEYSINSLOT | id::CLUSTER_GETKEYSINSLOT => {

@@ -31,14 +31,14 @@ impl Local {
         &mut self,
         plane: &mut DataPlane,
         (link, entry): (LinkId, Entry),
-        asked: LocalCompletion,
+        completion: LocalCompletion,
         request: &[u8],
         (reply, cut): (&[u8], bool),
     ) -> LocalOutcome {
         // The rest of a large reply is no error.
         let reply_or_rest = if cut { b"" } else { reply };
         let session = entry.session;
-        match asked {
+        match completion {
             LocalCompletion::Learn(about) => self.learn(plane, link, about, reply),
             LocalCompletion::Probe(opened) => {
                 let replies = [&opened.unwrap_or_default(), reply];

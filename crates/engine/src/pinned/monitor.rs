@@ -44,11 +44,8 @@ impl Pinned {
         let silent = session.state.is_silent();
         let link = session.link;
         if let Some(link) = plane.links.get_mut(link) {
-            let asked = plane.read_at;
-            link.tunnel = Some(Tunnel::Asked {
-                silent,
-                read_at: asked,
-            });
+            let read_at = plane.read_at;
+            link.tunnel = Some(Tunnel::Requested { silent, read_at });
             link.begin_streaming();
             link.stream(request.bytes, plane.now);
         }
@@ -171,7 +168,7 @@ impl Pinned {
                 _ => true,
             };
             match link.tunnel {
-                Some(Tunnel::Asked { .. }) if is_reply => {
+                Some(Tunnel::Requested { .. }) if is_reply => {
                     self.pass_through_tunnel(plane, by, &bytes[passed..at], false);
                     passed = at + frame.len();
                     self.tunnel_answered(plane, id, by, frame);
@@ -238,7 +235,7 @@ impl Pinned {
         let Some(link) = plane.links.get_mut(link_id) else {
             return;
         };
-        let silent = matches!(link.tunnel, Some(Tunnel::Asked { silent: true, .. }));
+        let silent = matches!(link.tunnel, Some(Tunnel::Requested { silent: true, .. }));
         link.tunnel = agreed.then_some(Tunnel::Open { owed: 0 });
         if !silent {
             plane.push_to(by, reply);

@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     /// Of the replies to MULTI, the command and EXEC, the session gets the command's result or the
-    /// first error. A nil or a redirect is asked again.
+    /// first error. A poll with a nil or a redirect is sent again.
     #[test]
     fn reply_to_a_poll_is_a_result_an_error_or_nothing_yet() {
         const OK: &[u8] = b"+OK\r\n";

@@ -107,9 +107,9 @@ impl Pinned {
         if let Some(dispatched) = self.ask_to_track(plane, id, request) {
             return dispatched;
         }
-        let asked = TrackingSwitch::Tracking(request.bytes.to_vec());
+        let switch = TrackingSwitch::Tracking(request.bytes.to_vec());
         let broadcasts = asks_for(request.args(), b"BCAST");
-        self.ask_to_agree(plane, id, (broadcasts, asked), ask)
+        self.ask_to_agree(plane, id, (broadcasts, switch), ask)
     }
 
     /// CLIENT NO-TOUCH ON or CLIENT IMPORT-SOURCE ON in a pool of several servers. From then on the
@@ -126,8 +126,8 @@ impl Pinned {
             return Dispatched::Wait;
         }
         self.begin_to_spread(plane, id);
-        let asked = TrackingSwitch::Switch(ConnectionSwitch::of(request).pins);
-        self.ask_to_agree(plane, id, (false, asked), ask)
+        let switch = TrackingSwitch::Switch(ConnectionSwitch::of(request).pins);
+        self.ask_to_agree(plane, id, (false, switch), ask)
     }
 
     /// Asks servers whether they agree to a request, each on the session's link to it.
@@ -135,10 +135,10 @@ impl Pinned {
         &mut self,
         plane: &mut DataPlane,
         id: SessionId,
-        (broadcasts, asked): (bool, TrackingSwitch),
+        (broadcasts, switch): (bool, TrackingSwitch),
         ask: impl FnOnce(&mut DataPlane, &[ServerId]) -> Dispatched,
     ) -> Dispatched {
-        let servers = match self.servers_to_agree(plane, id, broadcasts, asked) {
+        let servers = match self.servers_to_agree(plane, id, broadcasts, switch) {
             Ok(servers) => servers,
             Err(dispatched) => return dispatched,
         };
@@ -157,7 +157,7 @@ impl Pinned {
         plane: &mut DataPlane,
         id: SessionId,
         broadcasts: bool,
-        asked: TrackingSwitch,
+        switch: TrackingSwitch,
     ) -> Result<Vec<ServerId>, Dispatched> {
         let servers = self.servers_to_track(plane, id, broadcasts);
         for server in &servers {
@@ -170,14 +170,14 @@ impl Pinned {
                 }
             }
         }
-        self.note_asked(plane, id, asked);
+        self.note_switch(plane, id, switch);
         Ok(servers)
     }
 
     /// A request waits for the agreement of all servers that are asked.
-    fn note_asked(&mut self, plane: &mut DataPlane, id: SessionId, asked: TrackingSwitch) {
+    fn note_switch(&mut self, plane: &mut DataPlane, id: SessionId, switch: TrackingSwitch) {
         if let Some(tracker) = plane.tracker_mut(id) {
-            tracker.asked = Some(asked);
+            tracker.unanswered = Some(switch);
             plane.charge_tracker(id);
         }
     }
@@ -243,7 +243,7 @@ impl Pinned {
         };
         let is_client = session
             .last_command
-            .is_some_and(|asked| asked.get().name.starts_with("client|"));
+            .is_some_and(|last| last.get().name.starts_with("client|"));
         if is_client || session.state.any(Flags::IN_MULTI) {
             return;
         }
@@ -623,13 +623,13 @@ mod tests {
         let kept = request_of(format!("CLIENT TRACKING ON {option}").trim_end());
         let mut scanner = RequestScanner::default();
         let request = kept.read(&mut scanner);
-        let mut asked = Vec::new();
+        let mut servers_asked = Vec::new();
         pinned.track_at_all(&mut plane, id, &request, |_, servers| {
-            asked = servers.to_vec();
+            servers_asked = servers.to_vec();
             Dispatched::Wait
         });
         // One server decides on the right, as the session has asked none yet.
-        assert_eq!(asked, [ServerId(0)]);
+        assert_eq!(servers_asked, [ServerId(0)]);
         pinned.settle_tracking(&mut plane, id, b"+OK\r\n");
         let link = plane.tracking_links(id)[0].1;
         plane.mark_up(link).expect("the link is there");

@@ -303,7 +303,7 @@ pub(crate) struct HubLine {
     /// Requests that are sent and not answered.
     in_flight: VecDeque<HubRequest>,
     /// The total of requests sent.
-    asked: u64,
+    sent: u64,
     /// The total of requests answered.
     answered: u64,
     /// Requests of sessions that wait here, in the order of `until`.
@@ -322,7 +322,7 @@ impl HubLine {
             channels: 0,
             requests: VecDeque::new(),
             in_flight: VecDeque::new(),
-            asked: 0,
+            sent: 0,
             answered: 0,
             waits: VecDeque::new(),
         }
@@ -363,7 +363,7 @@ impl HubLine {
     /// The total of answers once all requests so far are answered.
     fn until(&self) -> u64 {
         match self.connected {
-            true => self.asked + self.requests.len() as u64,
+            true => self.sent + self.requests.len() as u64,
             false => NEVER,
         }
     }
@@ -711,7 +711,7 @@ impl Hub {
         line.postponed = Vec::new();
         line.requests.clear();
         line.in_flight.clear();
-        line.answered = line.asked;
+        line.answered = line.sent;
         for id in self.on_line(at) {
             if let Some(channel) = self.channels.get_mut(id) {
                 channel.wanted = false;
@@ -768,7 +768,7 @@ impl Hub {
             return Err(UnaskedReply);
         }
         self.line(line).answer();
-        self.settle_asked((channel, moves), on);
+        self.settle_change((channel, moves), on);
         Ok(())
     }
 
@@ -804,7 +804,7 @@ impl Hub {
         };
         if !on {
             // The server goes on sending the channel. Its messages are dropped.
-            self.settle_asked((id, moves), false);
+            self.settle_change((id, moves), false);
             return Ok(Vec::new());
         }
         let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
@@ -868,8 +868,8 @@ impl Hub {
         match state.in_flight.front() {
             Some(HubRequest::Ping) => state.answer(),
             Some(request) if request.ends_with_ping(line) => {
-                if let Some((asked, on)) = self.take_answered(line)? {
-                    self.settle_asked(asked, on);
+                if let Some((request, on)) = self.take_answered(line)? {
+                    self.settle_change(request, on);
                 }
             }
             _ => return Err(UnaskedReply),
@@ -878,7 +878,7 @@ impl Hub {
     }
 
     /// The slot of the sharded channel of the first unanswered request.
-    pub(crate) fn asked_slot(&self, line: u16) -> Option<u16> {
+    pub(crate) fn front_slot(&self, line: u16) -> Option<u16> {
         match self.lines[usize::from(line)].in_flight.front()? {
             HubRequest::Subscribe { channel, kind, .. } if *kind == ChannelKind::Shard => {
                 let channel = self.channels.get(*channel);
@@ -892,7 +892,7 @@ impl Hub {
     /// `None`: it was not about a channel of this line.
     fn take_answered(&mut self, line: u16) -> Result<Option<(AskedChannel, bool)>, UnaskedReply> {
         let state = self.line(line);
-        let (asked, left) = match state.in_flight.front().ok_or(UnaskedReply)? {
+        let (request, left) = match state.in_flight.front().ok_or(UnaskedReply)? {
             HubRequest::Subscribe {
                 channel, on, moves, ..
             } => (Some(((*channel, *moves), *on)), None),
@@ -903,11 +903,11 @@ impl Hub {
         if let Some(channel) = left {
             self.end_former(line, channel);
         }
-        Ok(asked)
+        Ok(request)
     }
 
     /// Notes that the server has done a request.
-    fn settle_asked(&mut self, (id, moves): AskedChannel, on: bool) {
+    fn settle_change(&mut self, (id, moves): AskedChannel, on: bool) {
         let Some(channel) = self.channels.get_mut(id).filter(|one| one.moves == moves) else {
             return;
         };
@@ -1027,7 +1027,7 @@ impl Hub {
         };
         let line = self.line(at);
         line.in_flight.push_back(request.clone());
-        line.asked += 1;
+        line.sent += 1;
         Some(request)
     }
 

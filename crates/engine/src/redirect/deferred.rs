@@ -39,7 +39,7 @@ use crate::data_plane::completion::scatter::ScatterCompletion;
 use crate::data_plane::ingress::bound_reply;
 use crate::data_plane::ledger::{Class, EarlierAttempt, Entry};
 use crate::data_plane::link::{Link, LinkKind, LinkRole, LinkState};
-use crate::data_plane::sent_request::{ASKING, as_asked, id_of};
+use crate::data_plane::sent_request::{ASKING, id_of, without_asking};
 use crate::data_plane::session::{Flags, Pins, Session};
 use crate::redirect::Redirects;
 use crate::redirect::conflicts::{AllExecuted, RequestKeys, TouchedKeys};
@@ -227,15 +227,15 @@ impl DeferredQueue {
     /// Updates the summary of the items after a scan.
     fn sum_up(&mut self, now: Stamp, wakes: u32) {
         let due = self.items.iter().map(|item| item.due).min();
-        let asked = self.items.iter().map(|item| self.waiting_since(item));
-        let oldest = asked.max_by_key(|asked| now.ticks_since(*asked));
+        let times = self.items.iter().map(|item| self.waiting_since(item));
+        let oldest = times.max_by_key(|since| now.ticks_since(*since));
         self.oldest = oldest.unwrap_or(now);
         self.due = due.unwrap_or_default();
         self.wakes = wakes;
     }
 
     /// When the first deferred request that cannot block was read.
-    fn oldest_asked(&self) -> Option<Stamp> {
+    fn oldest_read_at(&self) -> Option<Stamp> {
         let places = self.items.iter().filter(|item| !item.waits);
         places.map(|item| item.entry.read_at).next()
     }
@@ -304,23 +304,23 @@ impl Redirects {
         if !is_of_request || matches!(link.role, LinkRole::HubLine(_) | LinkRole::Sentinel) {
             return Judgement::Answer;
         }
-        let asked = match link.ledger.front_completion() {
+        let kind = match link.ledger.front_completion() {
             Some(Completion::Block { opens: true, .. }) => Some(RefusedRequest::Block),
             // The requests of such a block were executed one by one: no reply speaks for all of
             // them.
             Some(Completion::Block { .. }) => return Judgement::Answer,
             _ => None,
         };
-        let is_block = asked.is_some();
+        let is_block = kind.is_some();
         let pool = plane.servers[usize::from(link.kind.server.0)].pool;
-        let request = as_asked(link.ledger.first_bytes());
+        let request = without_asking(link.ledger.first_bytes());
         let about = RequestKeys::of(&plane.learned_commands, request, pool, front.class.reads());
         let (server, role) = (link.kind.server, link.role);
-        let asked = asked.unwrap_or(match about.runs_code {
+        let kind = kind.unwrap_or(match about.runs_code {
             true => RefusedRequest::Code,
             false => RefusedRequest::Plain,
         });
-        match belief(asked, refusal) {
+        match belief(kind, refusal) {
             Belief::Believed => {}
             Belief::Confirm => {
                 return match self.await_proof(plane, id, front, refusal, &reply) {
@@ -377,12 +377,12 @@ impl Redirects {
         let Some(link) = plane.links.get_mut(id) else {
             return;
         };
-        let asked = link.kind;
+        let sent_on = link.kind;
         let front = link.ledger.first_in_flight();
         let (entries, request, mut completion) = match front.filter(|front| front.has_completion())
         {
             Some(front) => {
-                let request = as_asked(link.ledger.first_bytes()).to_vec();
+                let request = without_asking(link.ledger.first_bytes()).to_vec();
                 let mut completion = link.ledger.pop_completed(front);
                 if let Some(Completion::Block { came, refusal, .. }) = &mut completion {
                     (*came, *refusal) = (0, None);
@@ -395,7 +395,7 @@ impl Redirects {
             }
         };
         plane.counters.link_replies += 1;
-        let pool = plane.server(asked.server).pool;
+        let pool = plane.server(sent_on.server).pool;
         let now = matches!(why, Refusal::Moved | Refusal::Ask);
         for entry in entries {
             // A request that was redirected before waits for a tick, so it does not circle between
@@ -419,7 +419,7 @@ impl Redirects {
                     entry.class.reads(),
                 ),
                 request: request.clone(),
-                sent_on: asked,
+                sent_on,
                 to,
                 proof,
                 due: match soon {
@@ -505,7 +505,7 @@ impl Redirects {
         let Some(link) = plane.links.get(id) else {
             return;
         };
-        let is_watch = id_of(as_asked(link.ledger.first_bytes())) == Some(id::WATCH);
+        let is_watch = id_of(without_asking(link.ledger.first_bytes())) == Some(id::WATCH);
         let (is_block, watched) = match link.ledger.front_completion() {
             Some(Completion::Block { watched, .. }) => (true, *watched),
             _ => (false, false),
@@ -697,7 +697,7 @@ impl Redirects {
             }
             NextServer::Owner | NextServer::Named(_) => (item.request, item.completion),
         };
-        let asked = match item.waits {
+        let read_at = match item.waits {
             true => plane.now_stamp,
             false => item.entry.read_at,
         };
@@ -706,7 +706,7 @@ impl Redirects {
         };
         let entry = Entry {
             len: request.len() as u32,
-            read_at: asked,
+            read_at,
             ..item.entry.with_completion(completion.is_some())
         };
         match completion {
@@ -730,7 +730,7 @@ fn in_flight_of(plane: &DataPlane, session_id: SessionId, link: LinkId) -> Vec<I
         let entry = held.entry;
         if entry.session == session_id {
             let request = held.bytes();
-            let request = as_asked(&request);
+            let request = without_asking(&request);
             found.push(InFlight {
                 seq: entry.seq,
                 about: RequestKeys::of(&plane.learned_commands, request, pool, entry.class.reads()),
@@ -770,13 +770,13 @@ impl RetryScan {
     /// The next request.
     pub(crate) fn next(&mut self, plane: &DataPlane) -> Option<RetryOutcome> {
         while let Some(mut item) = self.items.pop_front() {
-            let asked = match item.waits {
+            let since = match item.waits {
                 true => self.waits_since,
                 false => item.entry.read_at,
             };
             item.overtaken |= self.executed.overtake(item.entry.seq, &item.about);
             let is_lost = item.overtaken && !item.is_unproven() || item.has_lost_proof(plane);
-            if self.is_over_bound || is_over(plane, asked) || is_lost {
+            if self.is_over_bound || is_over(plane, since) || is_lost {
                 return Some(RetryOutcome::GiveUp(item));
             }
             if item.is_unproven() {
@@ -950,7 +950,7 @@ impl Redirects {
         if !is_held || plane.sessions.get(front.session).is_none() {
             return false;
         }
-        let request = as_asked(link.ledger.first_bytes());
+        let request = without_asking(link.ledger.first_bytes());
         let keys = plane.learned_commands.keys_in(request);
         let Some(twin) = refusals::twin(request, keys) else {
             return false;
@@ -990,7 +990,7 @@ impl Redirects {
         request: &[u8],
         reply: &[u8],
     ) -> bool {
-        let Some(asked) = plane.links.get(link).map(|link| link.kind) else {
+        let Some(sent_on) = plane.links.get(link).map(|link| link.kind) else {
             return false;
         };
         let mut scanner = RequestScanner::default();
@@ -1003,7 +1003,7 @@ impl Redirects {
         };
         let mut question = Vec::new();
         encode::request(&mut question, &[&b"SCRIPT"[..], b"EXISTS", digest]);
-        let pool = plane.server(asked.server).pool;
+        let pool = plane.server(sent_on.server).pool;
         let item = Deferred {
             about: RequestKeys::of(&plane.learned_commands, request, pool, entry.class.reads()),
             entry: Entry {
@@ -1012,7 +1012,7 @@ impl Redirects {
             },
             completion: None,
             request: request.to_vec(),
-            sent_on: asked,
+            sent_on,
             to: NextServer::Owner,
             proof: Some(AwaitedProof {
                 link,
@@ -1135,7 +1135,7 @@ impl Redirects {
         );
         let (cluster, sessions) = (pool.cluster(), &plane.sessions);
         let moved = |entry: &Entry, request: &[u8]| {
-            let request = as_asked(request);
+            let request = without_asking(request);
             let has_moved = || {
                 let learned = &plane.learned_commands;
                 let slot = RequestKeys::of(learned, request, pool.index, false).slot;
@@ -1152,7 +1152,7 @@ impl Redirects {
             return;
         };
         for departed in link.take_departing(moved) {
-            let request = as_asked(&departed.request).to_vec();
+            let request = without_asking(&departed.request).to_vec();
             let entry = Entry {
                 len: request.len() as u32,
                 ..departed.entry
@@ -1208,19 +1208,19 @@ impl Redirects {
         &mut self,
         plane: &mut DataPlane,
         link: LinkId,
-        asked: LinkKind,
+        sent_on: LinkKind,
         entry: Entry,
         completion: Option<Completion>,
         request: Vec<u8>,
     ) {
         let refusal = moved_away(plane.label(link));
-        let pool = plane.server(asked.server).pool;
+        let pool = plane.server(sent_on.server).pool;
         let item = Deferred {
             about: RequestKeys::of(&plane.learned_commands, &request, pool, entry.class.reads()),
             entry,
             completion,
             request,
-            sent_on: asked,
+            sent_on,
             to: NextServer::Owner,
             proof: None,
             due: plane.now,
@@ -1247,16 +1247,16 @@ impl Redirects {
         !self.new_sessions.is_empty() || !self.sessions.is_empty()
     }
 
-    /// When the oldest deferred request of a pool's sessions was asked.
+    /// When the oldest deferred request of a pool's sessions was read.
     pub(crate) fn oldest_deferred(&self, plane: &DataPlane, pool: u16) -> Option<Stamp> {
         let now = plane.now_stamp;
         let deferring = [&self.new_sessions, &self.sessions].into_iter().flatten();
         let oldest = deferring.filter_map(|id| {
             let session = plane.sessions.get(*id);
             session.filter(|session| session.pool == pool)?;
-            self.queues.get(*id)?.oldest_asked()
+            self.queues.get(*id)?.oldest_read_at()
         });
-        oldest.max_by_key(|asked| now.ticks_since(*asked))
+        oldest.max_by_key(|read_at| now.ticks_since(*read_at))
     }
 
     /// Sends the second question about an unproven request. `is_imported`: the node answers for the

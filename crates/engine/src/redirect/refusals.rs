@@ -53,8 +53,8 @@ pub(crate) enum Belief {
 }
 
 /// Decides which refusals are believed. No other code decides that.
-pub(crate) fn belief(asked: RefusedRequest, refusal: Refusal) -> Belief {
-    match (asked, refusal) {
+pub(crate) fn belief(request: RefusedRequest, refusal: Refusal) -> Belief {
+    match (request, refusal) {
         (RefusedRequest::Plain | RefusedRequest::Block, _) => Belief::Believed,
         (RefusedRequest::Code, Refusal::ReadOnly) => Belief::AskRole,
         // A script never blocks, so this text is its own. A command that the table does not have

@@ -205,12 +205,12 @@ fn kind_for(
     item: &Deferred,
     new_primary: Option<ServerId>,
 ) -> Result<LinkKind, NoReader> {
-    let asked = item.sent_on();
+    let sent_on = item.sent_on();
     let command = id_of(item.request()).map(|id| id.get());
     let session = item.entry().session;
     let (slot, next) = (item.slot(), item.next_server());
-    let server = plane.next_server_of(session, (asked, command), slot, next, new_primary)?;
-    Ok(asked.at(server))
+    let server = plane.next_server_of(session, (sent_on, command), slot, next, new_primary)?;
+    Ok(sent_on.at(server))
 }
 
 /// The link for the next attempt, or the error reply to the client if there is none.

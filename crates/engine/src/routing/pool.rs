@@ -441,14 +441,14 @@ impl Pools {
     /// How many servers the sessions of a pool ask, replicas included.
     #[inline(never)]
     fn count_asked(&self, pool: usize) -> u32 {
-        let asked = self.each_of(pool).map(|subpool| {
+        let servers = self.each_of(pool).map(|subpool| {
             let read = subpool
                 .readers
                 .as_ref()
                 .map_or(0, |readers| readers.count());
             subpool.servers().len().max(read)
         });
-        asked.sum::<usize>().max(1) as u32
+        servers.sum::<usize>().max(1) as u32
     }
 }
 

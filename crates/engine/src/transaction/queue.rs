@@ -15,7 +15,7 @@ use crate::data_plane::completion::pinned::{
 use crate::data_plane::completion::transaction::LocalResult;
 use crate::data_plane::hello::HelloArgs;
 use crate::data_plane::ingress::{Dispatched, KeptRequest, Request, bound_reply};
-use crate::data_plane::logins::{auth_asked, credentials};
+use crate::data_plane::logins::{auth_args, credentials};
 use crate::data_plane::pause::request_may_write;
 use crate::data_plane::quick_code::may_hold_up;
 use crate::data_plane::scripts::{ScriptHash, names_in};
@@ -38,7 +38,7 @@ pub(crate) struct QueuedLogin {
     /// The name and the password that the client has sent.
     pub(crate) login: Credentials,
     /// The bytes for the server.
-    asked: Vec<u8>,
+    request: Vec<u8>,
     /// The rest of a HELLO, without the credentials.
     hello: Option<KeptRequest>,
 }
@@ -151,11 +151,11 @@ impl Transactions {
     ) -> Queued {
         // The server does not know the users that respool configures.
         let has_server_users = plane.settings.users.is_empty();
-        let login = auth_asked(request).filter(|_| has_server_users);
+        let login = auth_args(request).filter(|_| has_server_users);
         match login.and_then(|(name, password)| credentials(name, password)) {
             Some(login) => Queued::Login(QueuedLogin {
                 login,
-                asked: request.bytes.to_vec(),
+                request: request.bytes.to_vec(),
                 hello: None,
             }),
             None => Queued::Done(self.queue_local(plane, id, request)),
@@ -176,7 +176,7 @@ impl Transactions {
         let Some(version) = hello.version else {
             return Queued::Done(self.queue_local(plane, id, request));
         };
-        let mut asked = Vec::new();
+        let mut bytes = Vec::new();
         let version = version.number().to_string();
         match hello.credentials {
             Some((name, password)) if plane.settings.users.is_empty() => {
@@ -184,11 +184,11 @@ impl Transactions {
                     return Queued::Done(self.queue_local(plane, id, request));
                 };
                 let words = [b"HELLO", version.as_bytes(), b"AUTH", name, password];
-                encode::request(&mut asked, &words);
+                encode::request(&mut bytes, &words);
                 let hello = Some(hello.without_credentials());
                 Queued::Login(QueuedLogin {
                     login,
-                    asked,
+                    request: bytes,
                     hello,
                 })
             }
@@ -196,9 +196,9 @@ impl Transactions {
                 Queued::Done(self.queue_local(plane, id, request))
             }
             _ => {
-                encode::request(&mut asked, &["HELLO", &version]);
+                encode::request(&mut bytes, &["HELLO", &version]);
                 let local_result = LocalResult::Hello(request.keep());
-                Queued::Done(self.enqueue(plane, id, &asked, Some(local_result)))
+                Queued::Done(self.enqueue(plane, id, &bytes, Some(local_result)))
             }
         }
     }
@@ -213,7 +213,7 @@ impl Transactions {
     ) -> Dispatched {
         let QueuedLogin {
             login,
-            asked,
+            request,
             hello,
         } = queued;
         let local_result = LocalResult::Login {
@@ -221,7 +221,7 @@ impl Transactions {
             hello,
             claim,
         };
-        self.enqueue(plane, id, &asked, Some(local_result))
+        self.enqueue(plane, id, &request, Some(local_result))
     }
 
     /// Queues a switch such as CLIENT TRACKING. `bytes`: the request for the server.

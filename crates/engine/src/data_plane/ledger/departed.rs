@@ -99,7 +99,7 @@ impl Ledger {
             }
         }
         if mixed {
-            taken.sort_by(|one, other| one.entry.asked_before(&other.entry));
+            taken.sort_by(|one, other| one.entry.cmp_in_session(&other.entry));
         }
         taken
     }

@@ -179,7 +179,7 @@ mod tests {
         assert_eq!(fronts(&mut departures, (1..=4).rev()), [998, 998, 999, 999]);
     }
 
-    /// Batches that were answered and not asked for are gone when the link is idle.
+    /// Batches that were answered and never read are gone when the link is idle.
     #[test]
     fn idle_link_forgets_its_batches() {
         let mut departures = Departures::default();

@@ -17,7 +17,7 @@ impl Ledger {
         let stays = self.survivors_of_loss(sent, again);
         let gone = self.rebuild(sent, &stays);
         if mixed {
-            self.put_into_asked_order();
+            self.put_into_session_order();
         }
         gone
     }
@@ -102,11 +102,11 @@ impl Ledger {
 
     /// Puts each session's requests into the order in which the session sent them. A request that
     /// is sent again may stand behind later ones. Nothing is in flight.
-    fn put_into_asked_order(&mut self) {
-        let mut asked: Vec<_> = self.take_all().collect();
-        asked.sort_by(|(one, ..), (other, ..)| one.asked_before(other));
+    fn put_into_session_order(&mut self) {
+        let mut requests: Vec<_> = self.take_all().collect();
+        requests.sort_by(|(one, ..), (other, ..)| one.cmp_in_session(other));
         let mut bytes = Vec::with_capacity(self.bytes.bytes().len());
-        for (entry, extent, completion) in asked {
+        for (entry, extent, completion) in requests {
             bytes.extend_from_slice(&self.bytes.bytes()[extent.own]);
             self.entries.push_back(entry);
             self.completions.extend(completion);

@@ -82,7 +82,7 @@ fn reply(outcome: HubOutcome) -> String {
 }
 
 /// Sends the hub's requests, and returns them.
-fn asked(hub: &mut Hub) -> Vec<String> {
+fn sent(hub: &mut Hub) -> Vec<String> {
     let mut all = Vec::new();
     while let Some(request) = hub.poll_request(HOME) {
         let mut bytes = Vec::new();
@@ -105,14 +105,14 @@ fn channel_is_subscribed_once_and_left_with_the_last_session() {
         one.subscribe(&mut hub, ChannelKind::Channel, &["a"]),
         HubOutcome::Waits
     );
-    assert_eq!(asked(&mut hub), ["SUBSCRIBE a"]);
+    assert_eq!(sent(&mut hub), ["SUBSCRIBE a"]);
     assert!(hub.poll_done(HOME).is_none());
     // The channel is asked for already, so a PING behind that is enough.
     assert_eq!(
         two.subscribe(&mut hub, ChannelKind::Channel, &["a"]),
         HubOutcome::Waits
     );
-    assert_eq!(asked(&mut hub), ["PING"]);
+    assert_eq!(sent(&mut hub), ["PING"]);
     assert_eq!(
         hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a"),
         Ok(())
@@ -134,13 +134,13 @@ fn channel_is_subscribed_once_and_left_with_the_last_session() {
         one.unsubscribe(&mut hub, ChannelKind::Channel, &["a"]),
         HubOutcome::Waits
     );
-    assert_eq!(asked(&mut hub), ["PING"]);
+    assert_eq!(sent(&mut hub), ["PING"]);
     assert_eq!(hub.handle_pong(HOME), Ok(()));
     assert_eq!(one.done(&mut hub), "*3 $11 unsubscribe $1 a :0 ");
     assert!(subscriber_counts.is_empty());
     two.subscriber.waits = 0;
     hub.forget(two.id, &mut two.subscriber);
-    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
+    assert_eq!(sent(&mut hub), ["UNSUBSCRIBE a"]);
     assert_eq!(
         subscriber_counts.receivers(0, ChannelKind::Channel, b"a"),
         -1
@@ -159,7 +159,7 @@ fn subscribe_during_unsubscribe_subscribes_again() {
     let (mut hub, _) = hub();
     let (mut one, mut two) = (One::new(1), One::new(2));
     one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a")
         .expect("the hub asked");
     one.done(&mut hub);
@@ -171,7 +171,7 @@ fn subscribe_during_unsubscribe_subscribes_again() {
         two.subscribe(&mut hub, ChannelKind::Shard, &["a"]),
         HubOutcome::Waits
     );
-    assert_eq!(asked(&mut hub), ["SUNSUBSCRIBE a", "SSUBSCRIBE a"]);
+    assert_eq!(sent(&mut hub), ["SUNSUBSCRIBE a", "SSUBSCRIBE a"]);
     hub.handle_confirmed(HOME, (ChannelKind::Shard, false), b"a")
         .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $12 sunsubscribe $1 a :0 ");
@@ -191,7 +191,7 @@ fn counts_are_per_session_and_join_channels_and_patterns() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
     one.subscribe(&mut hub, ChannelKind::Channel, &["a", "b", "a"]);
-    assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE b"]);
+    assert_eq!(sent(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE b"]);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
         .expect("the hub asked");
     hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"b")
@@ -201,12 +201,12 @@ fn counts_are_per_session_and_join_channels_and_patterns() {
         "*3 $9 subscribe $1 a :1 *3 $9 subscribe $1 b :2 *3 $9 subscribe $1 a :2 "
     );
     one.subscribe(&mut hub, ChannelKind::Pattern, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     hub.handle_confirmed(HOME, (ChannelKind::Pattern, true), b"a")
         .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $10 psubscribe $1 a :3 ");
     one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a")
         .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $10 ssubscribe $1 a :1 ");
@@ -221,7 +221,7 @@ fn counts_are_per_session_and_join_channels_and_patterns() {
         one.unsubscribe(&mut hub, ChannelKind::Channel, &[]),
         HubOutcome::Waits
     );
-    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a", "UNSUBSCRIBE b"]);
+    assert_eq!(sent(&mut hub), ["UNSUBSCRIBE a", "UNSUBSCRIBE b"]);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"a")
         .expect("the hub asked");
     hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"b")
@@ -244,20 +244,20 @@ fn server_error_is_the_reply_and_subscribes_nothing() {
     let (mut one, mut two) = (One::new(1), One::new(2));
     one.subscribe(&mut hub, ChannelKind::Channel, &["a", "no"]);
     two.subscribe(&mut hub, ChannelKind::Channel, &["no"]);
-    assert_eq!(asked(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE no"]);
+    assert_eq!(sent(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE no"]);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
         .expect("the hub asked");
     assert_eq!(hub.handle_refused(HOME, b"-NOPERM\r\n"), Ok(vec![]));
     assert_eq!(one.done(&mut hub), "-NOPERM ");
     assert_eq!(two.done(&mut hub), "-NOPERM ");
     assert!(!one.subscriber.listens() && !two.subscriber.listens());
-    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
+    assert_eq!(sent(&mut hub), ["UNSUBSCRIBE a"]);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"a")
         .expect("the hub asked");
     assert!(hub.lines[0].is_unused() && subscriber_counts.is_empty());
     // The next session asks anew.
     one.subscribe(&mut hub, ChannelKind::Channel, &["no"]);
-    assert_eq!(asked(&mut hub), ["SUBSCRIBE no"]);
+    assert_eq!(sent(&mut hub), ["SUBSCRIBE no"]);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"no")
         .expect("the hub asked");
     assert_eq!(one.done(&mut hub), "*3 $9 subscribe $2 no :1 ");
@@ -270,7 +270,7 @@ fn new_connection_subscribes_again_without_notice() {
     let (mut one, mut two, mut late) = (One::new(1), One::new(2), One::new(3));
     for member in [&mut one, &mut two] {
         member.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
-        asked(&mut hub);
+        sent(&mut hub);
         if member.id == session(1) {
             hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
                 .expect("the hub asked");
@@ -281,7 +281,7 @@ fn new_connection_subscribes_again_without_notice() {
     }
     late.subscribe(&mut hub, ChannelKind::Pattern, &["p*"]);
     two.unsubscribe(&mut hub, ChannelKind::Channel, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     assert_eq!(
         subscriber_counts.receivers(0, ChannelKind::Channel, b"a"),
         1
@@ -292,10 +292,10 @@ fn new_connection_subscribes_again_without_notice() {
     assert!(hub.poll_done(HOME).is_none());
     // Without a connection, a request to leave is done at once.
     two.subscribe(&mut hub, ChannelKind::Channel, &["b"]);
-    assert!(hub.poll_done(HOME).is_none() && asked(&mut hub).is_empty());
+    assert!(hub.poll_done(HOME).is_none() && sent(&mut hub).is_empty());
     hub.forget(two.id, &mut two.subscriber);
     hub.handle_up(HOME);
-    let mut again = asked(&mut hub);
+    let mut again = sent(&mut hub);
     again.sort();
     assert_eq!(again, ["PSUBSCRIBE p*", "SUBSCRIBE a"]);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
@@ -306,7 +306,7 @@ fn new_connection_subscribes_again_without_notice() {
     // The server may refuse the channel now. Then a member must not believe that it still is one.
     hub.handle_down(HOME);
     hub.handle_up(HOME);
-    asked(&mut hub);
+    sent(&mut hub);
     assert_eq!(
         hub.handle_refused(HOME, b"-NOPERM\r\n"),
         Ok(vec![session(1)])
@@ -322,7 +322,7 @@ fn channel_name_is_stored_once() {
     for one in &mut sessions {
         one.subscribe(&mut hub, ChannelKind::Channel, &[&long]);
     }
-    asked(&mut hub);
+    sent(&mut hub);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, true), long.as_bytes())
         .expect("the hub asked");
     for one in &mut sessions {
@@ -339,7 +339,7 @@ fn channel_name_is_stored_once() {
         assert_eq!(one.subscriber.named_bytes(), 10_000);
         hub.forget(one.id, &mut one.subscriber);
     }
-    asked(&mut hub);
+    sent(&mut hub);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, false), long.as_bytes())
         .expect("the hub asked");
     assert!(subscriber_counts.is_empty());
@@ -368,7 +368,7 @@ fn channel_left_before_it_was_asked_for_is_not_asked_for() {
         "UNSUBSCRIBE b",
         "SUBSCRIBE b",
     ];
-    assert_eq!(asked(&mut hub), expected);
+    assert_eq!(sent(&mut hub), expected);
     assert!(
         hub.channel(ChannelKind::Channel, b"a").is_none(),
         "the channel is forgotten"
@@ -397,7 +397,7 @@ fn late_subscribe_fails_and_holds_nothing() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
     one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     assert!(hub.poll_late(Time(999_000), 1000).is_none());
     let (_, done) = hub
         .poll_late(Time(1_000_000), 1000)
@@ -405,7 +405,7 @@ fn late_subscribe_fails_and_holds_nothing() {
     let reply = hub.fail(done, &mut one.subscriber, || b"-late".to_vec());
     assert_eq!(reply.as_deref(), Some(&b"-late"[..]));
     assert_eq!((one.subscriber.held_bytes(), hub.claims()), (0, 0));
-    assert_eq!(asked(&mut hub), ["UNSUBSCRIBE a"]);
+    assert_eq!(sent(&mut hub), ["UNSUBSCRIBE a"]);
     assert!(hub.poll_done(HOME).is_none());
 }
 
@@ -417,7 +417,7 @@ fn unexpected_reply_is_an_error() {
     assert_eq!(hub.handle_pong(HOME), Err(UnaskedReply));
     assert_eq!(hub.handle_refused(HOME, b"-ERR\r\n"), Err(UnaskedReply));
     one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     assert_eq!(
         hub.handle_confirmed(HOME, (ChannelKind::Channel, false), b"a"),
         Err(UnaskedReply)
@@ -671,7 +671,7 @@ enum Said {
 #[derive(Default)]
 struct OneNode {
     sends: [bool; 3],
-    asked: VecDeque<(bool, Option<usize>)>,
+    requests: VecDeque<(bool, Option<usize>)>,
     said: VecDeque<Said>,
 }
 
@@ -883,7 +883,7 @@ impl Nodes {
     /// A node executes its next request.
     fn execute(&mut self, node: usize) {
         let refuses_for_now = !self.calm && self.below(8) == 0;
-        let Some((on, name)) = self.nodes[node].asked.pop_front() else {
+        let Some((on, name)) = self.nodes[node].requests.pop_front() else {
             return;
         };
         let owner = self.owner;
@@ -973,7 +973,7 @@ impl Nodes {
                     .position(|name| text.contains(&format!("$1 {name} ")));
                 let on = text.contains("SSUBSCRIBE");
                 self.nodes[usize::from(server.0)]
-                    .asked
+                    .requests
                     .push_back((on, name));
             }
             while let Some(done) = self.hub.poll_done(line) {
@@ -1010,7 +1010,7 @@ impl Nodes {
                 {
                     self.connect(line);
                 }
-                while !self.nodes[node].asked.is_empty() {
+                while !self.nodes[node].requests.is_empty() {
                     self.execute(node);
                 }
                 while !self.nodes[node].said.is_empty() {
@@ -1029,7 +1029,7 @@ fn member_that_asks_again_has_one_claim() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
     one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     let confirmed = hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a");
     confirmed.expect("the hub asked");
     one.done(&mut hub);
@@ -1046,13 +1046,13 @@ fn channel_that_moves_with_its_first_claim_stays() {
     let (mut hub, _) = hub();
     let mut one = One::new(1);
     one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
-    asked(&mut hub);
+    sent(&mut hub);
     let confirmed = hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a");
     confirmed.expect("the hub asked");
     one.done(&mut hub);
     // The slot moves while the confirmation of this is on its way.
     hub.forget(one.id, &mut one.subscriber);
-    assert_eq!(asked(&mut hub), ["SUNSUBSCRIBE a"]);
+    assert_eq!(sent(&mut hub), ["SUNSUBSCRIBE a"]);
     let other = hub.line_to(ServerId(1), Time(0));
     let mut two = One::new(2);
     let names = ["a"].iter().map(|name| name.as_bytes());

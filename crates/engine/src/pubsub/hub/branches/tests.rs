@@ -29,7 +29,7 @@ enum Said {
 
 #[derive(Default)]
 struct Node {
-    asked: VecDeque<(Option<(usize, bool)>, u32)>,
+    requests: VecDeque<(Option<(usize, bool)>, u32)>,
     said: VecDeque<Said>,
     sends: HashSet<usize>,
     /// The primary of which it is a replica.
@@ -125,7 +125,7 @@ impl Scene {
             while let Some(request) = self.hub.poll_request(line) {
                 let mut bytes = Vec::new();
                 self.hub.write_request(line, &request, &mut bytes);
-                let asked = match request {
+                let change = match request {
                     HubRequest::Subscribe { on, .. } => {
                         let text = String::from_utf8(bytes).expect("text");
                         let is_it = |name: &&str| text.contains(&format!("\r\n{name}\r\n"));
@@ -134,7 +134,7 @@ impl Scene {
                     }
                     HubRequest::Ping | HubRequest::Abandon { .. } => None,
                 };
-                self.nodes[node].asked.push_back((asked, line.into()));
+                self.nodes[node].requests.push_back((change, line.into()));
             }
             self.settle(line);
         }
@@ -191,11 +191,11 @@ impl Scene {
 
     /// A node executes its next request.
     fn execute(&mut self, node: usize) {
-        let Some((asked, _)) = self.nodes[node].asked.pop_front() else {
+        let Some((change, _)) = self.nodes[node].requests.pop_front() else {
             return;
         };
         let node = &mut self.nodes[node];
-        match asked {
+        match change {
             None => node.said.push_back(Said::Pong),
             Some((_, true)) if node.refuses => node.said.push_back(Said::Refused),
             Some((name, on)) => {
@@ -317,7 +317,7 @@ impl Scene {
     fn begin_anew(&mut self, line: u16) {
         let node = self.node_of(line);
         let node = &mut self.nodes[node];
-        node.asked.clear();
+        node.requests.clear();
         node.said.clear();
         node.sends.clear();
     }
@@ -333,7 +333,7 @@ impl Scene {
             }
             self.end_turn();
             for node in self.connected_nodes() {
-                while !self.nodes[node].asked.is_empty() {
+                while !self.nodes[node].requests.is_empty() {
                     self.execute(node);
                 }
                 while !self.nodes[node].said.is_empty() {
@@ -501,7 +501,7 @@ fn session_waits_for_the_heir_of_a_lost_owner() {
     }
     scene.end_turn();
     for node in 0..2 {
-        while !scene.nodes[node].asked.is_empty() {
+        while !scene.nodes[node].requests.is_empty() {
             scene.execute(node);
         }
         while !scene.nodes[node].said.is_empty() {
