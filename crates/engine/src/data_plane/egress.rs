@@ -17,7 +17,7 @@ use crate::data_plane::latency::OpenRun;
 use crate::data_plane::ledger::{Class, CommandMark, Entry};
 use crate::data_plane::link::LineId;
 use crate::data_plane::link::{Link, LinkRole, LinkState, UNASKED};
-use crate::data_plane::reorder::ReplyRun;
+use crate::data_plane::reorder::ReplyRange;
 use crate::data_plane::session::{Flags, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::LaneReason;
@@ -27,15 +27,15 @@ use crate::data_plane::slow_readers::LaneReason;
 /// so the client must be cut off too.
 pub(crate) const PARTIAL_BYTES_MAX: usize = 64 << 10;
 
-/// Consecutive replies to one session, which are delivered in one piece.
+/// Consecutive replies to one session, which are delivered at once.
 pub(crate) struct Delivery {
     session: SessionId,
-    /// The first request of the last run: requests that the session sent one after the other. In a
-    /// pool of several servers, earlier runs of the delivery may be in `reply_runs`.
+    /// The first request of the last range: requests that the session sent one after the other. In
+    /// a pool of several servers, earlier ranges of the delivery may be in `reply_ranges`.
     seq: u32,
     count: u32,
-    /// The offset of the last run's bytes.
-    piece: usize,
+    /// The offset of the last range's bytes.
+    range_start: usize,
     /// The offset of the whole delivery's bytes.
     start: usize,
 }
@@ -104,7 +104,7 @@ impl Delivery {
         session: SessionId::NONE,
         seq: 0,
         count: 0,
-        piece: 0,
+        range_start: 0,
         start: 0,
     };
 
@@ -113,30 +113,30 @@ impl Delivery {
             session: entry.session,
             seq: entry.seq,
             count: 1,
-            piece: at,
+            range_start: at,
             start: at,
         }
     }
 
-    /// Whether the reply to this request continues the last run.
+    /// Whether the reply to this request continues the last range.
     #[inline]
     fn is_followed_by(&self, entry: &Entry) -> bool {
         entry.session == self.session && entry.seq == self.seq.wrapping_add(self.count)
     }
 
-    /// The last run of the delivery, which ends at `at`.
-    fn last_piece(&self, at: usize) -> ReplyRun {
-        ReplyRun {
+    /// The last range of the delivery, which ends at `at`.
+    fn last_range(&self, at: usize) -> ReplyRange {
+        ReplyRange {
             seq: self.seq,
             count: self.count,
-            len: at - self.piece,
+            len: at - self.range_start,
         }
     }
 }
 
 /// Replies to one session in a row, from which on more are expected: sessions with pipelines get
 /// many.
-const LONG_RUN: u32 = 4;
+const LONG_ROW: u32 = 4;
 
 /// Replies that need no more than their delivery, to requests that are alike.
 struct AlikeReplies {
@@ -457,13 +457,13 @@ impl DataPlane {
             link.ledger.pop_answered(entry);
             self.counters.link_replies += 1;
             if !delivery.is_followed_by(&entry) {
-                self.begin_piece(&mut delivery, entry, &bytes[..at]);
+                self.begin_range(&mut delivery, entry, &bytes[..at]);
                 at += len;
                 continue;
             }
             at += len;
             delivery.count += 1;
-            if delivery.count < LONG_RUN {
+            if delivery.count < LONG_ROW {
                 continue;
             }
             let taken = take_alike(link, entry, bytes, at);
@@ -817,13 +817,13 @@ impl DataPlane {
         if delivery.is_followed_by(&entry) {
             delivery.count += 1;
         } else {
-            self.begin_piece(delivery, entry, bytes);
+            self.begin_range(delivery, entry, bytes);
         }
     }
 
-    /// Adds a reply to the delivery that does not continue its last run.
+    /// Adds a reply to the delivery that does not continue its last range.
     #[inline(always)]
-    fn begin_piece(&mut self, delivery: &mut Delivery, entry: Entry, bytes: &[u8]) {
+    fn begin_range(&mut self, delivery: &mut Delivery, entry: Entry, bytes: &[u8]) {
         let at = bytes.len();
         if entry.session != delivery.session {
             if delivery.count > 0 {
@@ -832,7 +832,7 @@ impl DataPlane {
             *delivery = Delivery::of(entry, at);
         } else if entry.seq.wrapping_sub(delivery.seq) as i32 > 0 {
             // Requests in between went to another server.
-            self.turn.reply_runs.push(delivery.last_piece(at));
+            self.turn.reply_ranges.push(delivery.last_range(at));
             *delivery = Delivery {
                 start: delivery.start,
                 ..Delivery::of(entry, at)
@@ -847,50 +847,55 @@ impl DataPlane {
     #[inline(never)]
     pub(crate) fn end_delivery(&mut self, delivery: &mut Delivery, bytes: &[u8]) {
         if delivery.count > 0 {
-            let last = delivery.last_piece(bytes.len());
+            let last = delivery.last_range(bytes.len());
             let session = std::mem::replace(&mut delivery.session, SessionId::NONE);
             delivery.count = 0;
-            self.deliver_run(session, last, &bytes[delivery.start..]);
+            self.deliver_range(session, last, &bytes[delivery.start..]);
         }
     }
 
     /// Delivers the replies to `count` requests of a session, from place `seq` on.
     pub(crate) fn deliver(&mut self, id: SessionId, seq: u32, count: u32, bytes: &[u8]) {
         debug_assert!(
-            self.turn.reply_runs.is_empty(),
+            self.turn.reply_ranges.is_empty(),
             "the open delivery ends first"
         );
         let len = bytes.len();
-        self.deliver_run(id, ReplyRun { seq, count, len }, bytes);
+        self.deliver_range(id, ReplyRange { seq, count, len }, bytes);
     }
 
-    /// Delivers a run of replies, after the runs in `reply_runs`.
+    /// Delivers a range of replies, after the ranges in `reply_ranges`.
     #[inline(always)]
-    fn deliver_run(&mut self, id: SessionId, last: ReplyRun, bytes: &[u8]) {
+    fn deliver_range(&mut self, id: SessionId, last: ReplyRange, bytes: &[u8]) {
         let Some(session) = self.sessions.get_mut(id) else {
             let counts = self
                 .turn
-                .reply_runs
+                .reply_ranges
                 .drain(..)
-                .map(|piece| u64::from(piece.count));
+                .map(|range| u64::from(range.count));
             self.counters.late_replies += u64::from(last.count) + counts.sum::<u64>();
             return;
         };
         self.held_bytes += bytes.len();
-        if last.seq == session.head_seq && self.turn.reply_runs.is_empty() {
+        if last.seq == session.head_seq && self.turn.reply_ranges.is_empty() {
             session
                 .out
                 .tail(&mut self.spare_buffers)
                 .extend_from_slice(bytes);
             session.head_seq = last.seq.wrapping_add(last.count);
         } else {
-            self.turn.reply_runs.push(last);
+            self.turn.reply_ranges.push(last);
             session.state |= Flags::REORDERED;
             let head = session.head_seq;
-            let parking = &mut session.rare().reorder;
-            parking.park(head, &self.turn.reply_runs, bytes, &mut self.spare_buffers);
-            let is_next = self.turn.reply_runs[0].seq == head;
-            self.turn.reply_runs.clear();
+            let buffer = &mut session.rare().reorder;
+            buffer.park(
+                head,
+                &self.turn.reply_ranges,
+                bytes,
+                &mut self.spare_buffers,
+            );
+            let is_next = self.turn.reply_ranges[0].seq == head;
+            self.turn.reply_ranges.clear();
             if !is_next {
                 return self.bound_reordered(id);
             }
@@ -943,8 +948,8 @@ impl DataPlane {
         self.held_bytes += bytes.len() + again.1.len();
         session.state |= Flags::REORDERED;
         let head = session.head_seq;
-        let parking = &mut session.rare().reorder;
-        parking.park_read(head, seq, bytes, again, &mut self.spare_buffers);
+        let buffer = &mut session.rare().reorder;
+        buffer.park_read(head, seq, bytes, again, &mut self.spare_buffers);
         self.bound_reordered(id);
     }
 

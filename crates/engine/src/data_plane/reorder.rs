@@ -52,7 +52,7 @@ impl ReorderSlot {
 
 /// Replies to `count` successive requests of a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ReplyRun {
+pub(crate) struct ReplyRange {
     pub(crate) seq: u32,
     pub(crate) count: u32,
     pub(crate) len: usize,
@@ -102,26 +102,26 @@ impl ReorderBuffer {
         self.parked
     }
 
-    /// Keeps replies, in the order of `pieces`. None of them has a place in front of `head`.
+    /// Keeps replies, in the order of `ranges`. None of them has a place in front of `head`.
     pub(crate) fn park(
         &mut self,
         head: u32,
-        pieces: &[ReplyRun],
+        ranges: &[ReplyRange],
         replies: &[u8],
         spare: &mut SpareBuffers,
     ) {
         let mut at = self.room(spare).len();
         self.bytes.extend_from_slice(replies);
         self.pass(head);
-        for piece in pieces {
+        for range in ranges {
             let place = ReorderSlot {
-                count: piece.count,
+                count: range.count,
                 at,
-                reply_len: piece.len,
+                reply_len: range.len,
                 ..ReorderSlot::EMPTY
             };
-            self.put(piece.seq, place);
-            at += piece.len;
+            self.put(range.seq, place);
+            at += range.len;
         }
     }
 
@@ -256,8 +256,8 @@ impl ReorderBuffer {
 mod tests {
     use super::*;
 
-    fn piece(seq: u32, reply: &[u8]) -> ReplyRun {
-        ReplyRun {
+    fn range(seq: u32, reply: &[u8]) -> ReplyRange {
+        ReplyRange {
             seq,
             count: 1,
             len: reply.len(),
@@ -271,7 +271,7 @@ mod tests {
         let mut head = u32::MAX - 1;
         // One reply stays behind all others, so the whole buffer is never given back.
         let last = head.wrapping_add(600);
-        buffer.park(head, &[piece(last, b"last")], b"last", &mut spare);
+        buffer.park(head, &[range(last, b"last")], b"last", &mut spare);
         for round in 0..199_u32 {
             let texts: [String; 3] = [0, 1, 2].map(|at| format!("{round}.{at}").repeat(50));
             let [first, second, third] = texts.each_ref().map(|text| text.as_bytes());
@@ -282,10 +282,10 @@ mod tests {
                 "the reply has not come"
             );
             let [next, then] = [1, 2].map(|at| head.wrapping_add(at));
-            buffer.park(head, &[piece(then, third)], third, &mut spare);
+            buffer.park(head, &[range(then, third)], third, &mut spare);
             let both = [first, second].concat();
-            let pieces = [piece(head, first), piece(next, second)];
-            buffer.park(head, &pieces, &both, &mut spare);
+            let ranges = [range(head, first), range(next, second)];
+            buffer.park(head, &ranges, &both, &mut spare);
             head = head.wrapping_add(3);
             assert_eq!(buffer.take_next(head.wrapping_sub(3), &mut out), (head, 0));
             assert_eq!(out, texts.concat().as_bytes());
@@ -302,7 +302,7 @@ mod tests {
         assert_eq!(buffer.bytes.capacity(), 0);
         assert!(buffer.places.capacity() <= 2 * PLACES_KEPT);
         let next = last.wrapping_add(1);
-        buffer.park(next, &[piece(next, b"next")], b"next", &mut spare);
+        buffer.park(next, &[range(next, b"next")], b"next", &mut spare);
         assert_eq!(buffer.held_bytes(), 4);
     }
 
@@ -310,11 +310,11 @@ mod tests {
     #[test]
     fn several_replies_stand_at_one_place() {
         let (mut buffer, mut spare) = (ReorderBuffer::default(), SpareBuffers::default());
-        let three = ReplyRun {
+        let three = ReplyRange {
             count: 3,
-            ..piece(6, b"678")
+            ..range(6, b"678")
         };
-        buffer.park(5, &[piece(9, b"9"), piece(11, b"11")], b"911", &mut spare);
+        buffer.park(5, &[range(9, b"9"), range(11, b"11")], b"911", &mut spare);
         buffer.park(5, &[three], b"678", &mut spare);
         assert_eq!(buffer.places(), 5);
         let mut out = Vec::new();
@@ -336,7 +336,7 @@ mod tests {
         for (seq, link) in [(2, this), (3, other), (4, this), (6, this)] {
             buffer.park_read(1, seq, b"reply", (link, b"GET k"), &mut spare);
         }
-        buffer.park(1, &[piece(5, b"reply")], b"reply", &mut spare);
+        buffer.park(1, &[range(5, b"reply")], b"reply", &mut spare);
         let taken = buffer.take_behind(2, this, |request| request == b"GET k");
         assert_eq!(
             taken.iter().map(|early| early.seq).collect::<Vec<_>>(),

@@ -7,7 +7,7 @@ use crate::base::time::Time;
 use crate::data_plane::actions::{Action, Event};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link_loss::LostLink;
-use crate::data_plane::reorder::ReplyRun;
+use crate::data_plane::reorder::ReplyRange;
 use crate::data_plane::resume::ResumeQueue;
 use crate::data_plane::session::Session;
 
@@ -31,7 +31,7 @@ pub(crate) enum Cleanup {
 ///
 /// ```text
 /// list                    filled by                   emptied by        at which step of the turn
-/// reply_runs              go_on_delivering            deliver_run       in the same delivery
+/// reply_ranges            go_on_delivering            deliver_range     in the same delivery
 /// slowed_by_current_read  see its doc                 after_replies     after the read of a link
 /// lost_links              lose_link                   settle_losses     after a read, and first
 /// slow_pairs              after_replies, hold_output  slow_down_all     before `untried`
@@ -59,8 +59,8 @@ pub(crate) struct TurnLists {
     pub(crate) flushed_links: Vec<LinkId>,
     /// Sessions with output to write.
     pub(crate) dirty: Vec<SessionId>,
-    /// Runs of replies that their session may get at once, from the bytes that are being read.
-    pub(crate) reply_runs: Vec<ReplyRun>,
+    /// Ranges of replies that their session may get at once, from the bytes that are being read.
+    pub(crate) reply_ranges: Vec<ReplyRange>,
     /// Sessions whose last reason to wait has gone.
     pub(crate) resume: ResumeQueue,
     /// Sessions whose reading may have to be switched on or off.
