@@ -176,7 +176,7 @@ impl Discovery {
         if is_owner {
             self.request_survey(plane, down.server);
             // A server that refuses a handshake is alive, and refuses every attempt.
-            let is_lost = down.was_up || down.refusal.is_none();
+            let is_lost = down.was_up || down.handshake_error.is_none();
             if is_lost || !plane.knows_all(pool) {
                 self.request_refresh_after_loss(plane, down.server);
             }

@@ -527,7 +527,7 @@ impl Access {
             LinkState::Up => return Ok(link),
             LinkState::Backoff { .. } if !tried => {}
             LinkState::Backoff { .. } => {
-                return Err(Blocked::Refused(match &state.refusal {
+                return Err(Blocked::Refused(match &state.handshake_error {
                     Some(text) => {
                         let mut reply = Vec::new();
                         encode::error(&mut reply, text);
@@ -559,7 +559,7 @@ impl Access {
             .links
             .iter()
             .filter(rests)
-            .map(|(id, link)| (id, link.kind.server, link.refusal.is_some()))
+            .map(|(id, link)| (id, link.kind.server, link.handshake_error.is_some()))
             .collect();
         for (id, server, was_refused) in resting {
             if !was_refused || own == Some(id) || plane.may_connect_refused(server) {

@@ -259,8 +259,8 @@ impl Access {
     /// A link is lost. If its handshake was refused, the configured login may be.
     pub(crate) fn link_down(&mut self, plane: &mut DataPlane, down: &LinkDown) {
         let wants_password = plane.links.get(down.link).is_some_and(wants_password);
-        if down.refusal.is_some() && down.role != LinkRole::Probe {
-            self.configured_login_answered(plane, down.link, down.refusal.as_deref());
+        if down.handshake_error.is_some() && down.role != LinkRole::Probe {
+            self.configured_login_answered(plane, down.link, down.handshake_error.as_deref());
         }
         // Clients cannot give the password of a Sentinel.
         let is_clients = !matches!(down.role, LinkRole::Sentinel | LinkRole::Probe);

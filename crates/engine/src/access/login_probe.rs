@@ -320,7 +320,7 @@ impl Access {
     pub(crate) fn is_login_refused(&self, plane: &DataPlane, user: u16, server: ServerId) -> bool {
         plane.links.iter().any(|(_, link)| {
             let is_its = link.kind.user == user && link.kind.server == server;
-            is_its && link.refusal.as_deref().is_some_and(refuses_login)
+            is_its && link.handshake_error.as_deref().is_some_and(refuses_login)
         })
     }
 
@@ -491,7 +491,12 @@ impl Access {
             return;
         }
         if !down.was_up {
-            self.probe_failed(plane, down.server, &down.reason, down.refusal.is_some());
+            self.probe_failed(
+                plane,
+                down.server,
+                &down.reason,
+                down.handshake_error.is_some(),
+            );
         }
         self.probe_lost(plane, down.server, down.link);
     }
@@ -510,7 +515,7 @@ impl Access {
         &mut self,
         plane: &mut DataPlane,
         id: LinkId,
-        refusal: Option<&[u8]>,
+        error: Option<&[u8]>,
     ) {
         let Some(link) = plane.links.get(id) else {
             return;
@@ -524,7 +529,7 @@ impl Access {
             _ => link.kind.user == CONFIGURED,
         };
         let is_sentinels = link.role == LinkRole::Sentinel;
-        match refusal {
+        match error {
             Some(error) if is_sentinels => {
                 self.seek_password(plane, server, error);
             }

@@ -64,10 +64,10 @@ impl Access {
         &self,
         plane: &DataPlane,
         id: LinkId,
-        refusal: Option<&[u8]>,
+        error: Option<&[u8]>,
     ) -> bool {
         let is_ours = |link: &&Link| link.kind.user == CONFIGURED && link.role != LinkRole::Probe;
-        let (Some(link), Some(error)) = (plane.links.get(id).filter(is_ours), refusal) else {
+        let (Some(link), Some(error)) = (plane.links.get(id).filter(is_ours), error) else {
             return false;
         };
         self.source_refused(plane, link.kind.server, error)
@@ -112,7 +112,7 @@ impl Access {
                 link.state,
                 LinkState::Backoff { .. } | LinkState::Retrying { .. }
             );
-            let is_refused = link.refusal.as_deref().is_some_and(refuses_login);
+            let is_refused = link.handshake_error.as_deref().is_some_and(refuses_login);
             let is_ours = link.kind.server == server && link.kind.user == CONFIGURED;
             if is_ours && is_refused && rests {
                 // The health of the server was measured with the old password.

@@ -104,10 +104,10 @@ pub(crate) fn error_text(fate: Fate, away: ServerDownError, cause: Cause<'_>) ->
 
 const NOT_EXECUTED: &str = "the command was not executed";
 
-/// The code for a request whose link the server has refused. A refusal that lasts is no reason to
-/// try again, so it gets `NOTSENT`.
+/// The code for a request for a link with this error to its handshake. An error that lasts is no
+/// reason to try again, so the request gets `NOTSENT`.
 pub(crate) fn server_down_error_at(
-    refusal: Option<&[u8]>,
+    handshake_error: Option<&[u8]>,
     away: ServerDownError,
 ) -> ServerDownError {
     const PASSING: [&[u8]; 4] = [
@@ -117,7 +117,7 @@ pub(crate) fn server_down_error_at(
         b"BUSY ",
     ];
     let is_passing = |words: &[u8]| PASSING.iter().any(|start| words.starts_with(start));
-    match refusal.is_none_or(is_passing) {
+    match handshake_error.is_none_or(is_passing) {
         true => away,
         false => ServerDownError::NotSent,
     }

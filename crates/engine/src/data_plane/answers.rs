@@ -83,7 +83,7 @@ impl DataPlane {
             return self.answer_reply(id, &bound_reply("links-max"));
         };
         match link.state {
-            LinkState::Backoff { .. } if link.refusal.is_none() => self.close_at_hello(id),
+            LinkState::Backoff { .. } if link.handshake_error.is_none() => self.close_at_hello(id),
             LinkState::Backoff { .. } | LinkState::Up => {
                 let reply = self.no_link_reply(link_id, self.server_down_error(id));
                 self.answer_reply(id, &reply)

@@ -114,11 +114,11 @@ impl DataPlane {
 
     /// The link for the change is in back-off.
     fn change_refused(&self, id: SessionId, link: LinkId) -> DatabaseChange {
-        let refusal = self
+        let error = self
             .links
             .get(link)
-            .and_then(|link| link.refusal.as_deref());
-        match refusal {
+            .and_then(|link| link.handshake_error.as_deref());
+        match error {
             Some(text) if answers_client(text) => {
                 let mut reply = Vec::new();
                 encode::error(&mut reply, text);
@@ -130,21 +130,21 @@ impl DataPlane {
     }
 }
 
-/// Whether a server's refusal of respool's SELECT or HELLO is its reply to the client's.
-fn answers_client(refusal: &[u8]) -> bool {
+/// Whether a server's error to respool's SELECT or HELLO is its reply to the client's.
+fn answers_client(error: &[u8]) -> bool {
     let beginnings: [&[u8]; 4] = [b"ERR DB index", b"ERR SELECT", b"NOPROTO", b"NOAUTH"];
-    beginnings.iter().any(|start| refusal.starts_with(start))
+    beginnings.iter().any(|start| error.starts_with(start))
 }
 
 #[cfg(test)]
 mod tests {
     use super::answers_client;
 
-    /// A refusal of the database or version answers the client. A refusal of respool's own login
-    /// does not.
+    /// An error about the database or version answers the client. An error about respool's own
+    /// login does not.
     #[test]
-    fn refusal_of_select_answers_the_client() {
-        for (refusal, answers) in [
+    fn error_of_select_answers_the_client() {
+        for (error, answers) in [
             (&b"ERR DB index is out of range"[..], true),
             (b"ERR SELECT is not allowed in cluster mode", true),
             (b"NOPROTO unsupported protocol version", true),
@@ -152,7 +152,7 @@ mod tests {
             (b"WRONGPASS invalid username-password pair", false),
             (b"LOADING Redis is loading the dataset in memory", false),
         ] {
-            assert_eq!(answers_client(refusal), answers);
+            assert_eq!(answers_client(error), answers);
         }
     }
 }

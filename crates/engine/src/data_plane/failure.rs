@@ -161,13 +161,13 @@ impl DataPlane {
             encode::error(&mut reply, NOAUTH);
             return UnsentReply::Words(reply);
         }
-        let refusal = link.and_then(|link| link.refusal.as_deref());
+        let error = link.and_then(|link| link.handshake_error.as_deref());
         // The server would give the same error to the client.
-        if let Some(words) = refusal.filter(|words| is_busy(words)) {
+        if let Some(words) = error.filter(|words| is_busy(words)) {
             encode::error(&mut reply, words);
             return UnsentReply::Words(reply);
         }
-        UnsentReply::Failure(error::server_down_error_at(refusal, away))
+        UnsentReply::Failure(error::server_down_error_at(error, away))
     }
 }
 

@@ -50,7 +50,7 @@ struct Detour {
     /// Whether the server refused a command of this stage.
     has_failed: bool,
     /// The server's error to the link's user.
-    refusal: Vec<u8>,
+    error: Vec<u8>,
 }
 
 /// The stage of a detour.
@@ -72,7 +72,7 @@ impl Detour {
             // The reply to HELLO is the first.
             DetourStage::Own if came == 0 || came > self.setup_replies => return false,
             DetourStage::Own if !text.starts_with(b"NOPERM") => return false,
-            DetourStage::Own => self.refusal = text.to_vec(),
+            DetourStage::Own => self.error = text.to_vec(),
             DetourStage::LogsIn | DetourStage::SetsUp => {}
         }
         self.has_failed = true;
@@ -213,7 +213,7 @@ impl Handshake {
             own: own.clone(),
             stage: DetourStage::Own,
             has_failed: false,
-            refusal: Vec::new(),
+            error: Vec::new(),
         });
         Handshake {
             unsent,
@@ -342,7 +342,7 @@ impl Handshake {
             if let Some(detour) = detour {
                 self.replies = detour.next_stage(&mut self.unsent);
                 if self.replies == 0 && detour.has_failed {
-                    return HandshakeReply::Refused(std::mem::take(&mut detour.refusal));
+                    return HandshakeReply::Refused(std::mem::take(&mut detour.error));
                 }
             }
         }
@@ -582,7 +582,7 @@ mod tests {
             answered(&mut new(&["app"]), &[HELLO, OK]),
             HandshakeReply::Done
         );
-        // The refusal is that of the link's user.
+        // The error is that of the link's user.
         let refused = HandshakeReply::Refused(NOPERM[1..NOPERM.len() - 2].into());
         for (others, replies) in [
             (&["app"][..], &[HELLO, NOPERM, "-WRONGPASS no\r\n"][..]),

@@ -98,7 +98,7 @@ impl DataPlane {
                 LinkState::Backoff { .. } | LinkState::Retrying { .. }
             );
             link.kind.server == server
-                && link.refusal.is_none()
+                && link.handshake_error.is_none()
                 && (waits || link.attempt == ConnectAttempt::Late)
         };
         if self.has_link_up(server) || !self.links.iter().any(|(_, link)| rests(link)) {
@@ -121,7 +121,7 @@ impl DataPlane {
             let Some(link) = self.links.get_mut(id) else {
                 continue;
             };
-            if link.kind.server != server || link.refusal.is_some() {
+            if link.kind.server != server || link.handshake_error.is_some() {
                 continue;
             }
             match link.state {

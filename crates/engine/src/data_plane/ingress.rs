@@ -336,7 +336,7 @@ impl DataPlane {
 
 /// Whether the server of a link asks for a password first. Then each client has to give its own.
 pub(crate) fn wants_password(link: &Link) -> bool {
-    link.refusal
+    link.handshake_error
         .as_deref()
         .is_some_and(|text| text.starts_with(b"NOAUTH"))
 }
@@ -914,7 +914,11 @@ impl DataPlane {
                 return reply;
             }
             // The server would give the same error to the client.
-            if let Some(words) = link.refusal.as_deref().filter(|words| is_busy(words)) {
+            if let Some(words) = link
+                .handshake_error
+                .as_deref()
+                .filter(|words| is_busy(words))
+            {
                 encode::error(&mut reply, words);
                 return reply;
             }
@@ -922,7 +926,7 @@ impl DataPlane {
                 server: self.label(link_id),
                 reason: &link.reason,
             };
-            let away = error::server_down_error_at(link.refusal.as_deref(), away);
+            let away = error::server_down_error_at(link.handshake_error.as_deref(), away);
             error::append_reply_as(&mut reply, Fate::NotSent, away, cause);
         }
         reply

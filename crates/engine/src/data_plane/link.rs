@@ -324,7 +324,7 @@ pub(crate) struct Link {
     /// The cause of the last loss or failed attempt, for the log and for error replies.
     pub(crate) reason: String,
     /// The server's error reply to the handshake, if that ended the last attempt.
-    pub(crate) refusal: Option<Vec<u8>>,
+    pub(crate) handshake_error: Option<Vec<u8>>,
     /// The kind and version of the server, from the handshake.
     pub(crate) identity: Option<Identity>,
     /// The id of this connection at the server (CLIENT ID).
@@ -374,7 +374,7 @@ impl Link {
             lost_at: None,
             failures: 0,
             reason: String::from("not connected yet"),
-            refusal: None,
+            handshake_error: None,
             identity: None,
             client_id: 0,
             attempted_at: Time(0),

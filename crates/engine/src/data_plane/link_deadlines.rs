@@ -84,7 +84,7 @@ impl DataPlane {
             // A password that the server has refused is tried again when a client sends it.
             LinkState::Backoff { .. }
                 if link.kind.user != CONFIGURED
-                    && link.refusal.as_deref().is_some_and(refuses_login) =>
+                    && link.handshake_error.as_deref().is_some_and(refuses_login) =>
             {
                 return LinkCheck::Ends;
             }

@@ -33,7 +33,7 @@ pub(crate) struct LostLink {
     /// The cause, for the log and for error replies.
     pub(crate) reason: String,
     /// The server's error reply to the handshake, if that is the cause.
-    pub(crate) refusal: Option<Vec<u8>>,
+    pub(crate) handshake_error: Option<Vec<u8>>,
 }
 
 /// The facts about the loss of a link on which the steps of its handling rely.
@@ -48,7 +48,7 @@ pub(crate) struct LinkDown {
     /// The cause, for the log and for error replies.
     pub(crate) reason: String,
     /// The server's error reply to the handshake, if that is the cause.
-    pub(crate) refusal: Option<Vec<u8>>,
+    pub(crate) handshake_error: Option<Vec<u8>>,
     pub(crate) was_up: bool,
     /// The connection lasted, or its server is well. Reads that were in flight are sent again.
     pub(crate) connects_at_once: bool,
@@ -173,7 +173,12 @@ impl DataPlane {
     }
 
     /// Notes the loss of a link that has no connection any more.
-    pub(crate) fn note_link_lost(&mut self, id: LinkId, reason: &str, refusal: Option<Vec<u8>>) {
+    pub(crate) fn note_link_lost(
+        &mut self,
+        id: LinkId,
+        reason: &str,
+        handshake_error: Option<Vec<u8>>,
+    ) {
         // The state is about to change, and with it the handshake goes.
         self.note_lost_questions(id);
         let mut was_up = false;
@@ -186,7 +191,7 @@ impl DataPlane {
             link: id,
             was_up,
             reason: reason.to_owned(),
-            refusal,
+            handshake_error,
         });
     }
 
@@ -205,11 +210,11 @@ impl DataPlane {
             link: id,
             was_up,
             reason,
-            refusal,
+            handshake_error,
         } = lost;
         // Requests to repeat go back to the ledger before it is sorted out.
         self.ask_again(id);
-        self.lose_successor(id, refusal.as_deref());
+        self.lose_successor(id, handshake_error.as_deref());
         let now = self.now;
         let link = self.links.get_mut(id)?;
         link.state = LinkState::Down;
@@ -221,7 +226,7 @@ impl DataPlane {
         let connects_at_once =
             !self.is_left(kind.server) && (lasted || was_up && self.reconnects_at_once(id));
         // A password that comes from a file may be replaced there at any moment.
-        let may_retry = refusal.is_none() || awaits_password;
+        let may_retry = handshake_error.is_none() || awaits_password;
         if may_retry {
             self.begin_outage(kind.server, was_up);
         }
@@ -236,7 +241,7 @@ impl DataPlane {
             false => None,
         };
         // A server that refuses the link is alive: its error goes to the client.
-        let is_away = was_up || !retries && refusal.is_none();
+        let is_away = was_up || !retries && handshake_error.is_none();
         let shut_down_by = link.ledger.is_shut_down_by().filter(|_| was_up);
         let has_left = link.sends == Sends::Nothing;
         if has_left || is_away && link.holds_a_waiter() || shut_down_by.is_some() {
@@ -265,7 +270,7 @@ impl DataPlane {
             role,
             label,
             reason,
-            refusal,
+            handshake_error,
             was_up,
             connects_at_once,
             awaits_password,
@@ -313,13 +318,12 @@ impl DataPlane {
             false => link.failures.saturating_add(1),
         };
         down.reason.clone_into(&mut link.reason);
-        let is_refused = down.refusal.is_some();
-        // No session uses the link: a client asked for it, and the refusal concerns that client
-        // alone.
+        let is_refused = down.handshake_error.is_some();
+        // If no session uses the link, the error concerns only the client that wanted it.
         let concerns_client = is_refused && link.attached == 0 && !link.waiters.is_empty();
         // A server that wanted a password still wants it, until a link is up without one.
         if is_refused || !wants_password(link) {
-            link.refusal.clone_from(&down.refusal);
+            link.handshake_error.clone_from(&down.handshake_error);
         }
         if !down.tried {
             return false;
@@ -452,7 +456,7 @@ impl DataPlane {
 
     /// Whether the server has refused a shared link, and no session uses it or waits for it.
     fn is_refused_to_all(&self, link: &Link) -> bool {
-        link.refusal.is_some()
+        link.handshake_error.is_some()
             && link.attached == 0
             && link.waiters.is_empty()
             && link.role == LinkRole::Shared
@@ -466,19 +470,19 @@ impl DataPlane {
     /// Returns the user if it is deleted.
     pub(crate) fn close_disowned(&mut self, id: LinkId) -> Option<u16> {
         let link = self.links.get(id)?;
-        let refusal = link.refusal.as_deref().unwrap_or_default();
+        let handshake_error = link.handshake_error.as_deref().unwrap_or_default();
         let is_disowned = link.kind.user != CONFIGURED
             // Users are not replicated: the primary may know the user.
             && self.server(link.kind.server).replica_of.is_none()
             && [&b"WRONGPASS"[..], b"NOAUTH", b"NOPERM"]
                 .iter()
-                .any(|code| refusal.starts_with(code));
+                .any(|code| handshake_error.starts_with(code));
         if !is_disowned {
             return None;
         }
         let user = link.kind.user;
         // NOPERM refuses a command of the handshake, and not the user.
-        let is_deleted = !refusal.starts_with(b"NOPERM");
+        let is_deleted = !handshake_error.starts_with(b"NOPERM");
         let sessions = self.sessions.iter();
         let sessions = sessions.filter(|(_, session)| session.link == id);
         for session in sessions.map(|(id, _)| id).collect::<Vec<_>>() {
@@ -511,7 +515,7 @@ mod tests {
             role,
             label: String::new(),
             reason: String::new(),
-            refusal: None,
+            handshake_error: None,
             was_up,
             connects_at_once,
             awaits_password: false,

@@ -95,7 +95,7 @@ impl DataPlane {
         link.attempt = ConnectAttempt::Fair;
         link.up_since = now;
         link.progress = now;
-        link.refusal = None;
+        link.handshake_error = None;
         let up = LinkUp {
             link: id,
             server: link.kind.server,

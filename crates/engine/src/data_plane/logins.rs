@@ -221,13 +221,13 @@ impl DataPlane {
     /// Whether a new session must authenticate first: to respool, or because a server demands it.
     pub(crate) fn must_authenticate(&self, pool: usize) -> bool {
         let first = self.default_kind(self.pools.default_server_of(pool));
-        let refusal = self
+        let error = self
             .link_index
             .shared(&first)
             .and_then(|link| self.links.get(link))
-            .and_then(|link| link.refusal.as_deref());
+            .and_then(|link| link.handshake_error.as_deref());
         !self.settings.users.is_empty()
-            || refusal.is_some_and(|text| text.starts_with(b"NOAUTH"))
+            || error.is_some_and(|text| text.starts_with(b"NOAUTH"))
             || self.is_login_withdrawn(pool)
     }
 }

@@ -208,9 +208,9 @@ impl DataPlane {
             return;
         }
         let pool = self.pool_of(down.server).parent;
-        let refusal = down.refusal.as_deref().unwrap_or_default();
+        let error = down.handshake_error.as_deref().unwrap_or_default();
         // A lost link connects again at once. A server may wait for clients to bring the password.
-        if !down.was_up && !refusal.starts_with(b"NOAUTH") {
+        if !down.was_up && !error.starts_with(b"NOAUTH") {
             self.leave_if_unreachable(pool);
         }
         self.leave_with_unsent(pool);

@@ -71,9 +71,9 @@ impl DataPlane {
     pub(crate) fn is_alive(&self, server: ServerId) -> bool {
         match self.reachability(server) {
             Reachability::Answers | Reachability::Silent => true,
-            Reachability::Refuses => self
-                .links_shared_to(server)
-                .any(|(_, link)| wants_password(link) || link.refusal.is_none() && !rests(link)),
+            Reachability::Refuses => self.links_shared_to(server).any(|(_, link)| {
+                wants_password(link) || link.handshake_error.is_none() && !rests(link)
+            }),
             Reachability::Tried | Reachability::Away => false,
         }
     }

@@ -150,8 +150,8 @@ impl LinkTakeover {
 }
 
 /// Whether a server refuses because it runs a script.
-pub(crate) fn is_busy(refusal: &[u8]) -> bool {
-    refusal.starts_with(b"BUSY ")
+pub(crate) fn is_busy(error: &[u8]) -> bool {
+    error.starts_with(b"BUSY ")
 }
 
 /// Whether a request may stop its own connection while the server executes the writes of others: it
@@ -555,8 +555,8 @@ impl DataPlane {
         takes
     }
 
-    /// A successor could not be connected. `refusal`: the error by which the server refused it.
-    pub(crate) fn lose_successor(&mut self, successor: LinkId, refusal: Option<&[u8]>) {
+    /// A successor could not be connected. `error`: the server's error to its handshake.
+    pub(crate) fn lose_successor(&mut self, successor: LinkId, error: Option<&[u8]>) {
         let Some(link) = self.links.get(successor) else {
             return;
         };
@@ -564,7 +564,7 @@ impl DataPlane {
         let takeover = self.takeover(server);
         if let Some(old) = takeover.old_of(successor) {
             takeover.fail(successor, now);
-            if let Some(words) = refusal.filter(|words| is_busy(words)) {
+            if let Some(words) = error.filter(|words| is_busy(words)) {
                 takeover.busy = Some((now, words.to_vec()));
                 takeover.due = now;
                 self.note_slow_code(old);

@@ -408,7 +408,7 @@ impl DataPlane {
         let rests = |id: &LinkId| {
             self.links.get(*id).is_some_and(|link| {
                 let rests = matches!(link.state, LinkState::Backoff { .. }) || link.is_late();
-                rests && (link.kind.user == kind.user || link.refusal.is_none())
+                rests && (link.kind.user == kind.user || link.handshake_error.is_none())
             })
         };
         let mut links = all.iter().filter_map(|kind| self.link_index.shared(kind));

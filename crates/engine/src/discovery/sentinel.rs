@@ -649,7 +649,7 @@ impl Discovery {
         let mut first = None;
         for watcher in &watch.watchers {
             let link = plane.links.get(watcher.link)?;
-            let says = match (link.is_up(), &link.refusal) {
+            let says = match (link.is_up(), &link.handshake_error) {
                 (true, _) => Some(watcher.wrong[primary].clone()?),
                 (false, Some(_)) => {
                     let sentinel = plane.label(watcher.link);

@@ -123,7 +123,7 @@ impl Engine {
         // In front of `take_down`, which keeps the requests of a link that awaits a password.
         let awaits_password =
             self.access
-                .awaits_password(&self.plane, lost.link, lost.refusal.as_deref());
+                .awaits_password(&self.plane, lost.link, lost.handshake_error.as_deref());
         let Some(down) = self.plane.take_down(lost, awaits_password) else {
             return;
         };
