@@ -1427,7 +1427,7 @@ impl WorkerLoop {
             self.listeners[index] = Some(listener);
             self.watch_unless_paused(index);
         }
-        // The control thread may have given up waiting.
+        // The control thread may have stopped waiting.
         let _ = reload.done.send(());
     }
 

@@ -661,7 +661,7 @@ impl DataPlane {
         }
     }
 
-    /// Whether the driver has not yet closed a connection that we gave up.
+    /// Whether the driver has not yet closed the last connection of a link.
     pub(crate) fn is_to_close(&self, link: LinkId) -> bool {
         self.turn.actions.contains(&Action::CloseLink(link))
     }

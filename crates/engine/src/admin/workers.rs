@@ -268,7 +268,7 @@ impl Admin {
         if !self.queries.places.may_ask(class, has_waited, places) {
             return Err(self.wait_to_ask(plane, id, class, has_waited));
         }
-        plane.set_gives_up_at(id, None);
+        plane.set_deadline(id, None);
         let Some(session) = plane.sessions.get_mut(id) else {
             return Err(Dispatched::Done);
         };
@@ -287,7 +287,7 @@ impl Admin {
         has_waited: bool,
     ) -> Dispatched {
         if plane.is_past_deadline(id) {
-            plane.set_gives_up_at(id, None);
+            plane.set_deadline(id, None);
             return plane.blocked(
                 id,
                 Blocked::Refused(excess_reply(

@@ -58,7 +58,7 @@ pub struct Limits {
     /// wait.
     pub link_unanswered_bytes_max: u32,
     /// Bytes of memory that one worker holds for its sessions. At seven eighths of it: sessions
-    /// that have not authenticated and old incomplete requests are given up, and the session with
+    /// that have not authenticated and old incomplete requests are dropped, and the session with
     /// most output is not read. At the limit: that session is closed.
     pub worker_memory_bytes_max: u64,
 }
@@ -144,8 +144,8 @@ const _: () = assert!(
         <= WORKER_MEMORY_BYTES_MIN / UNAUTHENTICATED_DIVISOR as u64
 );
 
-/// When memory is short, requests that have been incomplete for this long are given up before any
-/// output, milliseconds. Younger ones are given up only if incomplete requests fill the memory.
+/// When memory is short, requests that have been incomplete for this long are dropped before any
+/// output, milliseconds. Younger ones are dropped only if incomplete requests fill the memory.
 pub const INCOMPLETE_OLD_MS: u32 = 1_000;
 
 /// Bytes of invalidations that wait for the replies of one session. At the limit: the client is

@@ -118,7 +118,7 @@ pub struct Timeouts {
     pub request_ms: u32,
     /// The time for a connection to a server, with its handshake.
     pub connect_ms: u32,
-    /// How long a link that owes replies may bring no byte before it is given up.
+    /// How long a link that owes replies may bring no byte before it is closed.
     pub link_stall_ms: u32,
     /// The first pause between two attempts to connect. It doubles each time, with jitter.
     pub reconnect_min_ms: u32,

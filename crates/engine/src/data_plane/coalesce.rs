@@ -763,7 +763,7 @@ impl DataPlane {
             Class::Gets => (&mut link.gates.gets, &mut self.counters.get_fusing_stops),
             _ => (&mut link.gates.sets, &mut self.counters.set_fusing_stops),
         };
-        *left_alone += u64::from(gate.give_up());
+        *left_alone += u64::from(gate.close());
         if refuses_command(error) || error.starts_with(b"CROSSSLOT") {
             gate.stay_off();
         }
@@ -951,7 +951,7 @@ impl DataPlane {
         };
         let departure = link.ledger.front_departure();
         if reply.starts_with(b"-") {
-            self.counters.set_fusing_stops += u64::from(link.gates.sets.give_up());
+            self.counters.set_fusing_stops += u64::from(link.gates.sets.close());
             self.note_refused_sets(id, head, reply);
         }
         let (mut delivery, mut replies) = (Delivery::NONE, self.spare_buffers.take());
@@ -1022,7 +1022,7 @@ impl DataPlane {
                     || !self.has_room_for_copy(entry.session, reply));
             let too_much = !is_first && (cut || !self.has_room_for_copy(entry.session, reply));
             if let Some(link) = self.links.get_mut(id).filter(|_| too_much) {
-                self.counters.collapsing_stops += u64::from(link.gates.collapsing.give_up());
+                self.counters.collapsing_stops += u64::from(link.gates.collapsing.close());
             }
             if nil || too_much || is_early {
                 wasted |= front.class == Class::OfGets;

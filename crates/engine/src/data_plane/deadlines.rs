@@ -47,7 +47,7 @@ pub(crate) struct SessionDeadlines {
     /// The place and deadline of a request that waits for a link.
     pub(crate) next: Option<(u32, Time)>,
     /// Links on which writes of the session were given up at their deadlines.
-    pub(crate) given_up_at: Vec<LinkId>,
+    pub(crate) given_up_on: Vec<LinkId>,
 }
 
 /// The sessions whose requests wait.
@@ -296,7 +296,7 @@ impl DataPlane {
         let deadline = (request_ms > 0).then(|| self.request_read_at().plus_ms(request_ms));
         let at = [own, deadline].into_iter().flatten().min();
         if at.is_some() && self.deadline_of(id).is_none() {
-            self.set_gives_up_at(id, at);
+            self.set_deadline(id, at);
         }
     }
 
@@ -305,12 +305,12 @@ impl DataPlane {
         self.deadline_of(id).is_some_and(|at| self.now >= at)
     }
 
-    /// The time when a session's next request gives up, if it waits.
+    /// The deadline of a session's next request, if it waits.
     pub(crate) fn deadline_of(&self, id: SessionId) -> Option<Time> {
-        self.sessions.get(id)?.gives_up_at()
+        self.sessions.get(id)?.deadline()
     }
 
-    pub(crate) fn set_gives_up_at(&mut self, id: SessionId, at: Option<Time>) {
+    pub(crate) fn set_deadline(&mut self, id: SessionId, at: Option<Time>) {
         if let Some(session) = self.sessions.get_mut(id)
             && (at.is_some() || session.rare.is_some())
         {
@@ -323,7 +323,7 @@ impl DataPlane {
     /// until its deadline.
     pub(crate) fn wait_at_full(&mut self, session: SessionId, link: LinkId) -> Blocked {
         if self.is_past_deadline(session) {
-            self.set_gives_up_at(session, None);
+            self.set_deadline(session, None);
             let mut reply = Vec::new();
             let cause = Cause::Deadline {
                 server: self.label(link),

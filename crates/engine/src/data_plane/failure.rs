@@ -65,7 +65,7 @@ impl DataPlane {
     /// Fails a request that is past its deadline.
     pub(crate) fn give_up(&mut self, link: LinkId, entry: Entry, fate: Fate) {
         self.count_late(link, &entry, fate == Fate::Unknown);
-        // The parts of its time are unknown. A request that was sent counts as waiting for the
+        // The time at which it left is unknown. A request that was sent counts as waiting for the
         // server.
         let left = match fate {
             Fate::NotSent => self.now_stamp,

@@ -59,7 +59,7 @@ impl PayoffGate {
     pub(crate) fn note(&mut self, count: u32) -> bool {
         let judged = u64::from(self.seen.max(PayoffGate::JUDGED));
         if u64::from(self.wasted) * 32 > judged * u64::from(self.wasted_max) {
-            return self.give_up();
+            return self.close();
         }
         if self.seen >= PayoffGate::JUDGED {
             self.seen = 0;
@@ -70,7 +70,7 @@ impl PayoffGate {
     }
 
     /// Closes the gate for a while. Returns whether it was open.
-    pub(crate) fn give_up(&mut self) -> bool {
+    pub(crate) fn close(&mut self) -> bool {
         let was_on = self.off == 0;
         if was_on {
             self.off = PayoffGate::OFF;
@@ -171,7 +171,7 @@ mod tests {
         let mut gates = CoalescingGates::new();
         gates.may_get = Some(Time(7));
         gates.gets.stay_off();
-        gates.by_slot.give_up();
+        gates.by_slot.close();
         assert!(!gates.gets.pays(1) && !gates.by_slot.pays(1));
         gates.open_all();
         assert!(gates.gets.pays(1) && gates.by_slot.pays(1));

@@ -21,7 +21,7 @@ use crate::data_plane::scripts::LoadedScripts;
 use crate::data_plane::slow_readers::LinkLane;
 use crate::routing::pool::ServerId;
 
-/// The reason to give up a link after a reply that answers no request. The owner of the next reply
+/// The reason to close a link after a reply that answers no request. The owner of the next reply
 /// would be unknown.
 pub(crate) const UNASKED: &str = "unexpected reply: protocol error";
 

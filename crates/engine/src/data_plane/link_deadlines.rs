@@ -38,7 +38,7 @@ struct LateRequests {
     sent: Vec<Entry>,
     /// On another link, a session's next request might overtake a late write: it sends none.
     ends_writers: bool,
-    /// The reason why the link is given up.
+    /// The reason to close the link.
     loses_link: Option<&'static str>,
 }
 

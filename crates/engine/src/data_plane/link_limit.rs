@@ -130,7 +130,7 @@ impl DataPlane {
 
 /// Whether a session waits for a link no longer: it was closed, or its deadline has come.
 fn is_over(session: Option<&Session>, now: Time) -> bool {
-    session.is_none_or(|session| session.gives_up_at().is_some_and(|at| now >= at))
+    session.is_none_or(|session| session.deadline().is_some_and(|at| now >= at))
 }
 
 /// Sessions that wait for room.
@@ -151,7 +151,7 @@ impl DataPlane {
             && let Some(link) = self.shared_link(kind)
         {
             if self.link_waiters.shared.leave(id) {
-                self.set_gives_up_at(id, None);
+                self.set_deadline(id, None);
             }
             return Ok(link);
         }
@@ -163,7 +163,7 @@ impl DataPlane {
     fn wait_for_link(&mut self, id: SessionId) -> Blocked {
         if self.is_past_deadline(id) {
             self.link_waiters.shared.leave(id);
-            self.set_gives_up_at(id, None);
+            self.set_deadline(id, None);
             return Blocked::Refused(bound_reply(Bound::Links.name()));
         }
         if self.deadline_of(id).is_none() {

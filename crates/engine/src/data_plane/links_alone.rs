@@ -47,7 +47,7 @@ impl DataPlane {
         if !has_room && !is_emergency {
             return Err(self.wait_for_emergency_link(id, Bound::StreamingLinks));
         }
-        self.set_gives_up_at(id, None);
+        self.set_deadline(id, None);
         let mut links = Vec::with_capacity(servers.len());
         for server in servers {
             let Some(session) = self.sessions.get(id) else {
@@ -101,7 +101,7 @@ impl DataPlane {
             return Err(Blocked::Wait);
         }
         self.link_waiters.streaming.leave(id);
-        self.set_gives_up_at(id, None);
+        self.set_deadline(id, None);
         Ok(())
     }
 
@@ -138,7 +138,7 @@ impl DataPlane {
             }
             return Some(link);
         }
-        // An idle link of another kind gives up its place.
+        // An idle link of another kind makes room.
         let all = self.links_such(|link| is_emergency(link) && link.kind.server == kind.server);
         if all.len() >= EMERGENCY_LINKS_PER_SERVER
             && let Some(idle) = idle.first()
@@ -156,7 +156,7 @@ impl DataPlane {
         let is_refused =
             bound == Bound::PinnedLinks && self.settings.pinned_links_full == WhenFull::Refuse;
         if self.is_past_deadline(id) || is_refused {
-            self.set_gives_up_at(id, None);
+            self.set_deadline(id, None);
             return Blocked::Refused(bound_reply(bound.name()));
         }
         if self.deadline_of(id).is_none() {

@@ -214,9 +214,9 @@ pub(crate) struct Memory {
     short_since: Option<Time>,
     /// The bound, `worker-memory-bytes-max`. At it, sessions are closed.
     bound: usize,
-    /// The total at which sessions begin to give up memory.
+    /// The total from which on memory is short.
     max: usize,
-    /// `held_bytes` from which on sessions must give up memory. 0: other memory fills the bound.
+    /// `held_bytes` from which on memory is short. 0: other memory fills the bound.
     room: usize,
     /// `held_bytes` above which a turn takes nothing more.
     turn_room: usize,
@@ -277,7 +277,7 @@ impl Memory {
         held_bytes > self.turn_room
     }
 
-    /// Whether sessions must give up memory, by the engine's own count.
+    /// Whether memory is short, by the engine's own count.
     #[inline]
     pub(crate) fn is_short(&self, held_bytes: usize) -> bool {
         held_bytes >= self.room
@@ -661,7 +661,7 @@ const SPARED_DIVISOR: usize = 64;
 /// The pause between two searches for sessions to close if little memory was added, milliseconds.
 const SHED_PAUSE_MS: u64 = 5;
 
-/// Sessions begin to give up memory when the bound divided by this is left.
+/// Memory is short when the bound divided by this is left.
 const CLOSING_DIVISOR: usize = 8;
 
 /// A turn may add `max` divided by this, or at least `TURN_BYTES_MIN`.
@@ -674,7 +674,7 @@ mod tests {
     use super::*;
     use crate::base::handle::session;
 
-    /// Sessions begin to give up memory at `max`.
+    /// Memory is short from `max` on.
     fn bounded(max: u64) -> Memory {
         let memory = Memory::new(max * 8 / 7);
         assert_eq!(memory.max, max as usize);
@@ -721,7 +721,7 @@ mod tests {
         closed.iter().map(|(id, why)| (id.index, *why)).collect()
     }
 
-    /// A client that is about to authenticate holds little, and sessions with more give up first.
+    /// A client that is about to authenticate holds little. Sessions with more are closed first.
     /// Where many such clients hold more than all may, the largest are closed, until the others
     /// hold half of that.
     #[test]
@@ -773,7 +773,7 @@ mod tests {
     /// Sessions without authentication go first, then the oldest incomplete request, then the
     /// session that is owed most.
     #[test]
-    fn sessions_give_up_in_order() {
+    fn sessions_are_closed_in_order() {
         let mut memory = bounded(1_600_000);
         memory.note(session(0), output(1_400_000), at(0));
         memory.note(session(1), incomplete(200_000), at(10));
@@ -795,10 +795,9 @@ mod tests {
         memory.check();
     }
 
-    /// A young request is not given up for output. It is given up where such requests fill the
-    /// memory.
+    /// A young request is not dropped for output. It is dropped if such requests fill the memory.
     #[test]
-    fn young_request_is_given_up_in_a_flood() {
+    fn young_request_is_dropped_in_a_flood() {
         let mut memory = bounded(1_000_000);
         memory.note(session(0), output(1_100_000), at(0));
         memory.note(session(1), incomplete(100_000), at(0));

@@ -188,7 +188,7 @@ impl DataPlane {
         }
         if self.may_have_own_link(id) {
             self.link_waiters.pinned.leave(id);
-            self.set_gives_up_at(id, None);
+            self.set_deadline(id, None);
             return Ok(());
         }
         self.note_bound(Bound::PinnedLinks);

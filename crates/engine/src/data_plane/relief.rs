@@ -72,8 +72,8 @@ impl DataPlane {
         }
     }
 
-    /// Makes sessions give up memory: see [`crate::data_plane::memory`]. `shared`: the memory of
-    /// the components.
+    /// Frees memory of sessions: see [`crate::data_plane::memory`]. `shared`: the memory of the
+    /// components.
     #[cold]
     #[inline(never)]
     pub(crate) fn shed(&mut self, shared: SharedMemory) {

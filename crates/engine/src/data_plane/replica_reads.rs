@@ -17,9 +17,9 @@ use crate::routing::next_server::NextServer;
 use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
-/// A replica that owes replies and sends nothing for this long is given up, and its reads are sent
-/// elsewhere, milliseconds. At most a third of the deadline of a request.
-pub(crate) const GIVEN_UP_MS: u64 = 1_000;
+/// If a link to a replica owes replies and brings nothing for this long, it is closed, and its
+/// reads are sent elsewhere, milliseconds. At most a third of the deadline of a request.
+pub(crate) const SILENCE_MS_MAX: u64 = 1_000;
 
 /// The last write of a session that reads its own writes.
 #[derive(Debug, Default)]
@@ -269,7 +269,7 @@ impl DataPlane {
     pub(crate) fn is_lost(&self, owner: ServerId) -> bool {
         self.first_link_is(owner, |link| {
             let was_tried = link.failures > 0 || link.lost_at.is_some();
-            !link.is_up() && was_tried || self.is_silent(link, GIVEN_UP_MS)
+            !link.is_up() && was_tried || self.is_silent(link, SILENCE_MS_MAX)
         })
     }
 

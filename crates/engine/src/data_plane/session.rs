@@ -312,7 +312,7 @@ pub(crate) struct DeferredRequests {
 
 impl Session {
     /// The deadline of the next request, if it waits for a link.
-    pub(crate) fn gives_up_at(&self) -> Option<Time> {
+    pub(crate) fn deadline(&self) -> Option<Time> {
         let (seq, at) = self.rare.as_ref()?.deadlines.next?;
         // The deadline of an earlier request does not count.
         (seq == self.next_seq).then_some(at)

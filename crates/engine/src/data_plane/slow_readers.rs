@@ -350,8 +350,8 @@ impl DataPlane {
                 ledger.any(|entry| entry.session == SessionId::NONE && !entry.class.reads())
             })
         };
-        rare.deadlines.given_up_at.retain(owes);
-        !rare.deadlines.given_up_at.is_empty()
+        rare.deadlines.given_up_on.retain(owes);
+        !rare.deadlines.given_up_on.is_empty()
     }
 
     /// Notes that a session's request on this link was given up. The server may still execute it.
@@ -360,9 +360,9 @@ impl DataPlane {
             return;
         }
         if let Some(session) = self.sessions.get_mut(entry.session) {
-            let given_up_at = &mut session.rare().deadlines.given_up_at;
-            if !given_up_at.contains(&link) {
-                given_up_at.push(link);
+            let given_up_on = &mut session.rare().deadlines.given_up_on;
+            if !given_up_on.contains(&link) {
+                given_up_on.push(link);
             }
         }
     }

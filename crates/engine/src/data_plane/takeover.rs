@@ -25,7 +25,7 @@
 //! sent, they would stop the successor as well. All other requests take the successor.
 //!
 //! A link of one session (WATCH, tracking, a large request) or of a hub has no successor. The same
-//! script or pause makes it silent. It is given up at `link-stall-ms` only if no session waits for
+//! script or pause makes it silent. It is closed at `link-stall-ms` only if no session waits for
 //! the request in front, or if the server answers no PING on a shared link.
 
 use respool_protocol::commands::{Retry, id};

@@ -77,7 +77,7 @@ pub(crate) struct TurnLists {
     pub(crate) slowed_by_current_read: Vec<SessionId>,
     /// Sessions that may get more output than they take, each with the link that brings it.
     pub(crate) slow_pairs: Vec<(LinkId, SessionId)>,
-    /// State that sessions have given up. The engine processes it in this turn.
+    /// State of sessions that is not needed any more. The engine processes it in this turn.
     pub(crate) cleanups: VecDeque<Cleanup>,
     /// Links that are lost, until the engine has handled the loss.
     pub(crate) lost_links: VecDeque<LostLink>,

@@ -84,7 +84,7 @@ impl Waiters {
         }
     }
 
-    /// A session that was woken gives up its reservation. Returns whether it had one.
+    /// A session that was woken returns its reservation. Returns whether it had one.
     pub(crate) fn leave(&mut self, session: SessionId) -> bool {
         let before = self.woken.len();
         self.woken.retain(|woken| *woken != session);

@@ -34,7 +34,7 @@ use crate::routing::slot_table::SlotTable;
 /// partition notice that sooner (`cluster-node-timeout`, 15 seconds by default), and do not report
 /// `ok` then.
 const BEHIND_MS: u64 = 60_000;
-/// Links to a replaced node are given up when it was silent for this long and no node names it,
+/// Links to a replaced node are closed when it was silent for this long and no node names it,
 /// milliseconds. A node that still runs keeps its clients waiting for its replica, and answers them
 /// as soon as it learns of the failover. Other nodes name it again once it has become a replica. A
 /// node that is gone was silent for longer before its replica was elected.

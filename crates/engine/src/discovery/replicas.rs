@@ -30,7 +30,7 @@ use crate::data_plane::completion::discovery::DiscoveryCompletion;
 use crate::data_plane::ledger::EarlierAttempt;
 use crate::data_plane::link::Link;
 use crate::data_plane::reachability::SILENT_MS;
-use crate::data_plane::replica_reads::GIVEN_UP_MS;
+use crate::data_plane::replica_reads::SILENCE_MS_MAX;
 use crate::data_plane::server::Server;
 use crate::discovery::Discovery;
 use crate::discovery::servers::ServersInUse;
@@ -140,10 +140,10 @@ impl Readers {
 }
 
 /// How long a server with replicas may be silent before its reads are sent elsewhere, milliseconds.
-fn given_up_ms(plane: &DataPlane) -> u64 {
+fn silence_ms_max(plane: &DataPlane) -> u64 {
     match plane.settings.timeouts.request_ms {
-        0 => GIVEN_UP_MS,
-        limit_ms => (u64::from(limit_ms) / 3).clamp(SILENT_MS, GIVEN_UP_MS),
+        0 => SILENCE_MS_MAX,
+        limit_ms => (u64::from(limit_ms) / 3).clamp(SILENT_MS, SILENCE_MS_MAX),
     }
 }
 
@@ -392,10 +392,10 @@ impl Discovery {
 
     /// The links of replicas that owe replies and send none. Their reads are to be sent elsewhere.
     pub(crate) fn silent_replicas(&self, plane: &DataPlane) -> Vec<LinkId> {
-        let given_up_ms = given_up_ms(plane);
+        let silence_ms_max = silence_ms_max(plane);
         let is_silent = |link: &Link| {
             plane.server(link.kind.server).replica_of.is_some()
-                && plane.is_silent(link, given_up_ms)
+                && plane.is_silent(link, silence_ms_max)
                 // A read that was lost on one link before takes long everywhere, so it ends here.
                 && link.ledger.front().is_none_or(|entry| entry.earlier_attempt() != EarlierAttempt::Lost)
         };
@@ -405,10 +405,10 @@ impl Discovery {
 
     /// The silent links in pools with replicas. Replicas may answer their reads.
     pub(crate) fn silent_readers(&self, plane: &DataPlane) -> Vec<LinkId> {
-        let given_up_ms = given_up_ms(plane);
+        let silence_ms_max = silence_ms_max(plane);
         let owes_reads = |link: &Link| {
             let pool = plane.pool_of(link.kind.server);
-            pool.readers.is_some() && plane.is_silent(link, given_up_ms)
+            pool.readers.is_some() && plane.is_silent(link, silence_ms_max)
         };
         let silent = plane.links.iter().filter(|(_, link)| owes_reads(link));
         silent.map(|(id, _)| id).collect()

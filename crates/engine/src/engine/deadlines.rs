@@ -21,7 +21,7 @@ impl Engine {
             return self.take_requests(id, held);
         };
         let old = held.get(..len).unwrap_or(held);
-        // At a bound, the session gives up in its own way, which names the bound.
+        // A session that waits at a bound has its own deadline, with an error that names the bound.
         let is_over = self.plane.is_expired(read_at) && self.plane.deadline_of(id).is_none();
         let used = match is_over {
             true => self.expire(id, old, read_at),

@@ -57,7 +57,7 @@ impl Engine {
                 self.handshake_replied(id, replied);
                 self.settle_losses();
             }
-            // The link was given up in this turn.
+            // The link was closed in this turn.
             _ => {}
         }
     }

@@ -9,7 +9,7 @@ use crate::engine::Engine;
 impl Engine {
     /// A link's socket failed, or could not be connected.
     pub fn handle_link_lost(&mut self, link: LinkId, reason: &str) {
-        // The link was given up in this turn: its next connection is not the lost one.
+        // The link was closed in this turn: its next connection is not the lost one.
         if !self.plane.is_to_close(link) {
             let reason = self.plane.why_lost(link, reason);
             self.plane.note_link_lost(link, &reason, None);
@@ -181,7 +181,7 @@ impl Engine {
         self.pinned.tick_trackers(&mut self.plane);
         self.tick_sentinels();
         self.tick_pool_ends();
-        self.give_up_silent();
+        self.lose_silent();
         self.discovery.tick_readers(&mut self.plane);
         self.admin.tick_questions(&mut self.plane);
         self.local.tick_command_info(&mut self.plane);
@@ -202,9 +202,9 @@ impl Engine {
         self.plane.tick_idle_sessions();
     }
 
-    /// Gives up replicas that owe replies and send none; their reads are sent elsewhere. Reads at
-    /// silent owners are sent to replicas, if these may answer them.
-    fn give_up_silent(&mut self) {
+    /// Closes the links to replicas that owe replies and send none. The reads on these links are
+    /// sent elsewhere. Reads at silent owners are sent to replicas, if these may answer them.
+    fn lose_silent(&mut self) {
         if self.plane.pools.iter().all(|pool| pool.readers.is_none()) {
             return;
         }

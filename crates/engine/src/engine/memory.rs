@@ -30,7 +30,7 @@ impl Engine {
         own + self.admin.other_workers.memory_bytes
     }
 
-    /// Makes sessions give up memory when it is short, unless they have just done so.
+    /// Frees memory of sessions when it is short, unless that has just been done.
     pub(crate) fn relieve_memory(&mut self) {
         let (memory, held_bytes) = (&self.plane.memory, self.plane.held_bytes);
         if memory.is_short(held_bytes) {
@@ -38,7 +38,7 @@ impl Engine {
                 let shared = self.components_memory();
                 self.plane.shed(shared);
             }
-            // The closed sessions give up the rest of their memory now, not in the next turn.
+            // The rest of the memory of the closed sessions is freed now, not in the next turn.
             self.process_cleanups();
         }
     }

@@ -112,7 +112,7 @@ impl Engine {
         if let Some(mut scan) = self.redirects.begin_scan(&mut self.plane, id) {
             while let Some(next) = scan.next(&self.plane) {
                 match next {
-                    RetryOutcome::GiveUp(item) => self.redirects.give_up(&mut self.plane, item),
+                    RetryOutcome::End(item) => self.redirects.end_retries(&mut self.plane, item),
                     RetryOutcome::Send(item) => {
                         let (plane, discovery) = (&mut self.plane, &self.discovery);
                         let share = self.redirects.retry(

@@ -32,7 +32,8 @@ impl Engine {
         }
     }
 
-    /// Ends refreshes that take too long, starts refreshes that are due, and gives up silent nodes.
+    /// Ends refreshes that take too long, starts refreshes that are due, and closes the links to
+    /// silent nodes.
     pub(crate) fn tick_clusters(&mut self) {
         for pool in 0..self.plane.pools.len() {
             if self.plane.pools[pool].cluster().is_none() {

@@ -461,7 +461,7 @@ impl Local {
     }
 
     /// Reads the replies of a server to a user's MULTI and the EXEC after it. If only MULTI is
-    /// accepted, the link is stuck in a transaction and is given up.
+    /// accepted, the link is stuck in a transaction and is closed.
     pub(super) fn read_opening(
         &mut self,
         plane: &mut DataPlane,
@@ -498,7 +498,7 @@ pub(crate) struct OpeningAnswer {
     whose: ServerUser,
     /// `None`: the user may.
     refusal: Option<Vec<u8>>,
-    /// Whether the link is stuck in a transaction, and was given up.
+    /// Whether the link is stuck in a transaction, and was closed.
     pub(crate) is_stuck: bool,
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum LocalOutcome {
     /// There is none.
     Done,
     /// A server has answered whether a user may open transactions. If the link of the answer is
-    /// stuck, it was given up: the loss is settled first, and drops older answers.
+    /// stuck, it was closed: the loss is settled first, and drops older answers.
     Opening(OpeningAnswer),
     /// INFO: respool's section follows the server's.
     AddSection,

@@ -74,11 +74,11 @@ impl Pinned {
             return plane.close_when_answered(id);
         }
         match (dispatched, waits) {
-            (Dispatched::Done, _) => plane.set_gives_up_at(id, None),
+            (Dispatched::Done, _) => plane.set_deadline(id, None),
             (Dispatched::Wait, true) if !was_waiting => {
                 let own = block_timeout_ms(request).map(|ms| plane.now.plus_ms(ms));
                 let at = [own, plane.deadline_of(id)].into_iter().flatten().min();
-                plane.set_gives_up_at(id, at);
+                plane.set_deadline(id, at);
             }
             (Dispatched::Wait, _) => {}
         }

@@ -52,7 +52,7 @@ impl Pinned {
         bytes: &[u8],
         completion: Option<Completion>,
     ) -> Dispatched {
-        plane.set_gives_up_at(id, None);
+        plane.set_deadline(id, None);
         plane.put_on(link, id, bytes, completion.unwrap_or(Completion::Pass));
         // The session's next request goes to another link, so it waits for this reply.
         plane.hold_until_caught_up(id);

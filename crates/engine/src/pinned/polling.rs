@@ -128,7 +128,7 @@ impl Pinned {
     /// requests wait for the reply.
     fn begin_to_poll(&mut self, plane: &mut DataPlane, id: SessionId, request: &Request<'_>) {
         plane.link_waiters.pinned.leave(id);
-        plane.set_gives_up_at(id, None);
+        plane.set_deadline(id, None);
         let now = plane.now;
         let Some(session) = plane.sessions.get(id) else {
             return;

@@ -17,8 +17,8 @@
 //! **Claims.** A session claims a channel from the moment it asks for the channel until it leaves.
 //! The first claim makes the hub subscribe, and after the last one it unsubscribes. A *member* is a
 //! session that gets the channel's messages. A session claims first, and becomes a member when its
-//! request is done. It gives up its claim when it asks to leave, and stays a member until that
-//! request is done.
+//! request is done. Its claim ends when it asks to leave, and it stays a member until that request
+//! is done.
 //!
 //! **Order.** The server executes the requests of a hub's link in their order, and its
 //! confirmations and messages come in one stream. So the place in the stream decides. A request of
@@ -651,7 +651,7 @@ impl Hub {
         if std::mem::take(&mut subscriber.waits) > 0 {
             for effect in self.take_waits(session) {
                 match effect {
-                    WaitEffect::Join(channels) => self.give_up(&channels, subscriber),
+                    WaitEffect::Join(channels) => self.unclaim_all(&channels, subscriber),
                     WaitEffect::Leave(channels) => self.leave(session, &channels),
                 }
             }
@@ -667,7 +667,7 @@ impl Hub {
         debug_assert_eq!(
             (subscriber.claims, subscriber.named),
             (0, 0),
-            "every claim is given up once"
+            "every claim ends once"
         );
     }
 
@@ -970,7 +970,7 @@ impl Hub {
                 Some(match refused {
                     Some(error) => {
                         let reply = error.to_vec();
-                        self.give_up(&channels, subscriber);
+                        self.unclaim_all(&channels, subscriber);
                         reply
                     }
                     None => self.join(done.session, subscriber, &channels, version),
@@ -990,7 +990,7 @@ impl Hub {
         match done.effect {
             WaitEffect::Leave(channels) => self.leave_line(done.session, subscriber, &channels),
             WaitEffect::Join(channels) => {
-                self.give_up(&channels, subscriber);
+                self.unclaim_all(&channels, subscriber);
                 Some(error())
             }
         }
@@ -1313,18 +1313,18 @@ impl Hub {
         reply
     }
 
-    /// Gives up a session's claims on channels of which it is no member.
-    fn give_up(&mut self, channels: &[ChannelId], subscriber: &mut Subscriber) {
-        let mut given_up = HashSet::new();
+    /// Ends a session's claims on channels of which it is no member.
+    fn unclaim_all(&mut self, channels: &[ChannelId], subscriber: &mut Subscriber) {
+        let mut unclaimed = HashSet::new();
         for channel in channels {
             let is_member = subscriber.of.iter().any(|of| of.contains(channel));
-            if !is_member && given_up.insert(channel) {
+            if !is_member && unclaimed.insert(channel) {
                 self.unclaim(*channel, subscriber);
             }
         }
     }
 
-    /// Ends a session's memberships. Its claims are given up already.
+    /// Ends a session's memberships. Its claims have ended already.
     fn leave(&mut self, session: SessionId, channels: &[ChannelId]) {
         for &id in channels {
             if let Some(channel) = self.channels.get_mut(id)

@@ -632,7 +632,7 @@ impl Redirects {
 
     /// Ends the retries of a request. The client gets the refusal, or respool's error if the
     /// refusal is a redirect.
-    pub(crate) fn give_up(&mut self, plane: &mut DataPlane, item: Deferred) {
+    pub(crate) fn end_retries(&mut self, plane: &mut DataPlane, item: Deferred) {
         if item.is_unproven() {
             // The request may have run: the reply may be its own text.
             return plane.pass_on_late(item.entry, &item.refusal);
@@ -761,7 +761,7 @@ pub(crate) struct RetryScan {
 /// The next request of a scan.
 pub(crate) enum RetryOutcome {
     /// The retries of this request have ended.
-    GiveUp(Deferred),
+    End(Deferred),
     /// This request is sent, if there is a link for it.
     Send(Deferred),
 }
@@ -777,7 +777,7 @@ impl RetryScan {
             item.overtaken |= self.executed.overtake(item.entry.seq, &item.about);
             let is_lost = item.overtaken && !item.is_unproven() || item.has_lost_proof(plane);
             if self.is_over_bound || is_over(plane, since) || is_lost {
-                return Some(RetryOutcome::GiveUp(item));
+                return Some(RetryOutcome::End(item));
             }
             if item.is_unproven() {
                 self.stay_until_tick(plane, item);
@@ -1418,13 +1418,13 @@ mod tests {
         }
     }
 
-    /// The places of the requests that leave and that are given up. Each leaves on the link of
+    /// The places of the requests that leave and of those that end. Each leaves on the link of
     /// `links` at its place.
     fn run(scan: &mut RetryScan, plane: &DataPlane, links: &[u32]) -> (Vec<u32>, Vec<u32>) {
-        let (mut left, mut given_up) = (Vec::new(), Vec::new());
+        let (mut left, mut ended) = (Vec::new(), Vec::new());
         while let Some(next) = scan.next(plane) {
             match next {
-                RetryOutcome::GiveUp(item) => given_up.push(item.entry.seq),
+                RetryOutcome::End(item) => ended.push(item.entry.seq),
                 RetryOutcome::Send(item) => {
                     let seq = item.entry.seq;
                     let on = link(links[seq as usize]);
@@ -1432,7 +1432,7 @@ mod tests {
                 }
             }
         }
-        (left, given_up)
+        (left, ended)
     }
 
     fn stays(scan: &RetryScan) -> Vec<u32> {
@@ -1503,9 +1503,9 @@ mod tests {
         assert_eq!(stays(&scan), [0]);
     }
 
-    /// A request whose proof was lost with its link is given up.
+    /// A request whose proof was lost with its link ends.
     #[test]
-    fn request_without_proof_is_given_up() {
+    fn request_without_proof_ends() {
         let plane = plane();
         let mut unproven = item(0, "EVAL x 1 a", MOVED);
         unproven.proof = Some(AwaitedProof {

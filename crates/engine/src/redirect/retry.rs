@@ -82,7 +82,7 @@ impl Redirects {
         match new_primary.and_then(|new_primary| plane.part_of(item.entry(), new_primary)) {
             None => NewPrimaryAnswer::Missing(item),
             Some(_) if item.reads() => {
-                self.give_up(plane, item);
+                self.end_retries(plane, item);
                 NewPrimaryAnswer::Refused
             }
             Some(answer) => NewPrimaryAnswer::Counts(item.entry(), index, answer),

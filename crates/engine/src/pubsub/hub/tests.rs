@@ -391,7 +391,7 @@ fn channel_left_before_it_was_asked_for_is_not_asked_for() {
     assert_eq!(two.done(&mut hub), "*3 $9 subscribe $1 b :1 ");
 }
 
-/// A request that has waited too long gets an error, and its claims are given up.
+/// A request that has waited too long gets an error, and its claims end.
 #[test]
 fn late_subscribe_fails_and_holds_nothing() {
     let (mut hub, _) = hub();
