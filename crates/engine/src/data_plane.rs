@@ -970,7 +970,7 @@ impl DataPlane {
                     self.memory.restart(id);
                 }
                 if is_held {
-                    self.note_arrival(id, self.now_stamp, len);
+                    self.note_held_bytes(id, self.now_stamp, len);
                 }
             }
             _ => self.spare_buffers.give(held),
@@ -1000,7 +1000,7 @@ impl DataPlane {
         if session.state.is_held() {
             let len = session.held.len();
             self.turn.reading.push(id);
-            self.note_arrival(id, self.now_stamp, len);
+            self.note_held_bytes(id, self.now_stamp, len);
         }
         self.weigh(id);
     }

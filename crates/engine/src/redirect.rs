@@ -17,10 +17,10 @@ pub(crate) struct Redirects {
     pub(crate) new_sessions: Vec<SessionId>,
     /// Sessions with deferred requests.
     pub(crate) sessions: Vec<SessionId>,
-    /// The next time when `sessions` is scanned.
-    pub(crate) scan_at: Time,
-    /// A scan was skipped, since it came before `scan_at`.
-    pub(crate) scan_missed: bool,
+    /// The next time when all `sessions` retry.
+    pub(crate) sweep_at: Time,
+    /// A sweep was skipped, since it came before `sweep_at`.
+    pub(crate) sweep_missed: bool,
     /// The deferred requests of each session that has had some.
     queues: SessionMap<DeferredQueue>,
 }

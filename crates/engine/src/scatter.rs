@@ -356,9 +356,9 @@ impl Scatter {
         };
         let mut bytes = Vec::new();
         // Removing the prefix changes options alone, and these come after the cursor.
-        let scan = stripped.as_deref().unwrap_or(request.bytes);
+        let source = stripped.as_deref().unwrap_or(request.bytes);
         let number = at.server;
-        fan::scan_request(scan, request.spans, at, &mut bytes);
+        fan::scan_request(source, request.spans, at, &mut bytes);
         let completion = Completion::Scatter(ScatterCompletion::Scan {
             number,
             next,

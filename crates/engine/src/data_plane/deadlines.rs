@@ -32,7 +32,7 @@ use crate::data_plane::session_state::Holds;
 
 /// Bytes of a session that wait to be dispatched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Arrival {
+struct HeldBytes {
     /// The time when they were read.
     read_at: Stamp,
     /// Their number. They are the first bytes that the session holds.
@@ -55,16 +55,16 @@ pub(crate) struct SessionDeadlines {
 pub(crate) struct WaitingSince {
     /// Bytes that wait, by session. A map keeps its memory: with pipelines, sessions come and go in
     /// each turn.
-    held: HashMap<SessionId, Arrival>,
+    held: HashMap<SessionId, HeldBytes>,
     /// Sessions that wait with a step of a reply, see [`crate::data_plane::composite`].
     steps: BTreeSet<SessionId>,
 }
 
 impl WaitingSince {
     /// Notes that a session waits with so many bytes. Bytes that wait already keep their time.
-    fn note(&mut self, session: SessionId, new: Arrival) {
-        let arrival = self.held.entry(session).or_insert(new);
-        arrival.counts |= new.counts;
+    fn note(&mut self, session: SessionId, new: HeldBytes) {
+        let bytes = self.held.entry(session).or_insert(new);
+        bytes.counts |= new.counts;
     }
 
     /// Forgets a session that waits for its client, or for the end of a pause.
@@ -74,8 +74,8 @@ impl WaitingSince {
 
     /// Counts a session's wait: a request in front was given up.
     pub(crate) fn count(&mut self, session: SessionId) {
-        if let Some(arrival) = self.held.get_mut(&session) {
-            arrival.counts = true;
+        if let Some(bytes) = self.held.get_mut(&session) {
+            bytes.counts = true;
         }
     }
 
@@ -196,9 +196,9 @@ impl DataPlane {
     }
 
     /// The time and number of the bytes of a session that have waited, if the wait counts.
-    pub(crate) fn take_arrival(&mut self, id: SessionId) -> Option<(Stamp, usize)> {
-        let arrival = self.deadlines.held.remove(&id)?;
-        arrival.counts.then_some((arrival.read_at, arrival.len))
+    pub(crate) fn take_held_bytes(&mut self, id: SessionId) -> Option<(Stamp, usize)> {
+        let bytes = self.deadlines.held.remove(&id)?;
+        bytes.counts.then_some((bytes.read_at, bytes.len))
     }
 }
 
@@ -246,7 +246,7 @@ impl DataPlane {
 
     /// A tick: continues each session whose next request is past its deadline. The request gets an
     /// error.
-    pub(crate) fn tick_arrivals(&mut self) {
+    pub(crate) fn tick_held_bytes(&mut self) {
         let mut over = Vec::new();
         let sessions = &self.sessions;
         self.deadlines
@@ -255,9 +255,8 @@ impl DataPlane {
         self.deadlines
             .steps
             .retain(|id| sessions.get(*id).is_some());
-        for (id, arrival) in &self.deadlines.held {
-            if arrival.counts && self.is_expired(arrival.read_at) && self.deadline_of(*id).is_none()
-            {
+        for (id, bytes) in &self.deadlines.held {
+            if bytes.counts && self.is_expired(bytes.read_at) && self.deadline_of(*id).is_none() {
                 over.push(*id);
             }
         }
@@ -341,7 +340,7 @@ impl DataPlane {
 impl DataPlane {
     /// Notes that a session holds bytes that cannot be dispatched now. The first `len` of these
     /// were read at `read_at`.
-    pub(crate) fn note_arrival(&mut self, id: SessionId, read_at: Stamp, len: usize) {
+    pub(crate) fn note_held_bytes(&mut self, id: SessionId, read_at: Stamp, len: usize) {
         let Some(state) = self.sessions.get(id).map(|session| session.state) else {
             return;
         };
@@ -356,7 +355,7 @@ impl DataPlane {
         };
         self.deadlines.note(
             id,
-            Arrival {
+            HeldBytes {
                 read_at,
                 len,
                 counts,
@@ -373,12 +372,12 @@ impl DataPlane {
             return;
         }
         let behind = self.deadlines.held.get(&id).filter(|held| held.counts);
-        let arrival = Arrival {
+        let bytes = HeldBytes {
             read_at,
             len: len + behind.map_or(0, |held| held.len),
             counts: true,
         };
-        self.deadlines.held.insert(id, arrival);
+        self.deadlines.held.insert(id, bytes);
     }
 
     /// Whether an unanswered request of a session may wait for longer than its deadline.
@@ -404,8 +403,8 @@ mod tests {
         let early = plane.now_stamp;
         plane.now = Time(1_000_000);
         plane.hold(id, Holds::LINK);
-        plane.note_arrival(id, plane.now.stamp(), 5);
+        plane.note_held_bytes(id, plane.now.stamp(), 5);
         plane.note_read_again(id, early, 7);
-        assert_eq!(plane.take_arrival(id), Some((early, 12)));
+        assert_eq!(plane.take_held_bytes(id), Some((early, 12)));
     }
 }

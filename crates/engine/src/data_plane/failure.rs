@@ -33,7 +33,7 @@ impl DataPlane {
 
     /// Delivers a server's reply that was held back to the session of the entry: the request counts
     /// now.
-    pub(crate) fn pass_on_late(&mut self, entry: Entry, reply: &[u8]) {
+    pub(crate) fn deliver_held_back(&mut self, entry: Entry, reply: &[u8]) {
         self.note_whole(entry.session, entry.command, entry.read_at);
         self.answer_or_fail(entry, reply);
     }
@@ -64,7 +64,7 @@ impl DataPlane {
 
     /// Fails a request that is past its deadline.
     pub(crate) fn give_up(&mut self, link: LinkId, entry: Entry, fate: Fate) {
-        self.count_late(link, &entry, fate == Fate::Unknown);
+        self.count_timed_out(link, &entry, fate == Fate::Unknown);
         // The time at which it left is unknown. A request that was sent counts as waiting for the
         // server.
         let left = match fate {

@@ -99,7 +99,7 @@ impl DataPlane {
             );
             link.kind.server == server
                 && link.handshake_error.is_none()
-                && (waits || link.attempt == ConnectAttempt::Late)
+                && (waits || link.attempt == ConnectAttempt::Slow)
         };
         if self.has_link_up(server) || !self.links.iter().any(|(_, link)| rests(link)) {
             return;
@@ -127,7 +127,7 @@ impl DataPlane {
             match link.state {
                 LinkState::Backoff { .. } | LinkState::Retrying { .. } => self.connect(id),
                 LinkState::Connecting { .. } | LinkState::Handshaking { .. }
-                    if link.attempt == ConnectAttempt::Late =>
+                    if link.attempt == ConnectAttempt::Slow =>
                 {
                     link.attempt = ConnectAttempt::Fair;
                     link.admit(link.may_take(), paused);
@@ -173,7 +173,7 @@ impl DataPlane {
         }
         let reason = self.why_late(link.kind.server);
         if let Some(link) = self.links.get_mut(id) {
-            link.attempt = ConnectAttempt::Late;
+            link.attempt = ConnectAttempt::Slow;
             link.reason = reason;
         }
         true

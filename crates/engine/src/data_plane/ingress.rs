@@ -810,11 +810,11 @@ impl DataPlane {
                 self.wait_at(session, link_id);
                 Err(Blocked::Wait)
             }
-            _ if link.is_late() && self.awaits_owners(link) => {
+            _ if link.connects_slowly() && self.awaits_owners(link) => {
                 self.wait_at(session, link_id);
                 Err(Blocked::Wait)
             }
-            _ if link.is_late() => Err(Blocked::Refused(
+            _ if link.connects_slowly() => Err(Blocked::Refused(
                 self.no_link_reply(link_id, self.server_down_error(session)),
             )),
             LinkState::Backoff { .. } => Err(Blocked::Refused(

@@ -236,7 +236,7 @@ pub(crate) enum ConnectAttempt {
     /// No attempt was made, because the server is known to be away.
     Skipped,
     /// The attempt takes long, and the server was away before. Requests do not wait for it.
-    Late,
+    Slow,
 }
 
 /// The decision of the flush rule on an open batch.
@@ -419,8 +419,8 @@ impl Link {
     }
 
     /// Whether the attempt to connect takes so long that requests do not wait for it.
-    pub(crate) fn is_late(&self) -> bool {
-        self.attempt == ConnectAttempt::Late
+    pub(crate) fn connects_slowly(&self) -> bool {
+        self.attempt == ConnectAttempt::Slow
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -568,7 +568,7 @@ impl Link {
         self.role.takes_requests()
             && self.streaming == Streaming::No
             && self.sends == Sends::More
-            && !self.is_late()
+            && !self.connects_slowly()
     }
 
     /// Appends a fragment of a large request, which may be written at once. If all earlier bytes

@@ -31,12 +31,13 @@ pub(crate) enum LinkCheck {
 
 /// Requests of a link that are past their deadline.
 #[derive(Debug, Default)]
-struct LateRequests {
+struct TimedOutRequests {
     /// Requests that were not sent. They have left the link.
     unsent: Vec<Entry>,
     /// Requests that were sent. The link recognises their late replies.
     sent: Vec<Entry>,
-    /// On another link, a session's next request might overtake a late write: it sends none.
+    /// On another link, the next request of a session might overtake a write that has timed out.
+    /// Such sessions send none.
     ends_writers: bool,
     /// The reason to close the link.
     loses_link: Option<&'static str>,
@@ -72,8 +73,8 @@ impl DataPlane {
                 if is_over(now, since, timeouts.connect_ms) =>
             {
                 let (server, limit_ms) = (link.kind.server, timeouts.connect_ms);
-                let late = || self.why_no_answer(server, limit_ms);
-                let reason = why_unknown(self, server).unwrap_or_else(late);
+                let no_answer = || self.why_no_answer(server, limit_ms);
+                let reason = why_unknown(self, server).unwrap_or_else(no_answer);
                 self.lose_link(id, &reason);
                 return LinkCheck::Ends;
             }
@@ -156,19 +157,19 @@ impl DataPlane {
     }
 
     /// Answers requests of a link that are past their deadline.
-    pub(crate) fn answer_late_requests(&mut self, id: LinkId) {
-        let late = self.take_late_requests(id);
-        for entry in late.unsent {
+    pub(crate) fn answer_timed_out(&mut self, id: LinkId) {
+        let timed_out = self.take_timed_out(id);
+        for entry in timed_out.unsent {
             self.give_up(id, entry, entry.fate_unsent());
         }
-        for entry in late.sent {
+        for entry in timed_out.sent {
             self.give_up(id, entry, Fate::Unknown);
-            if late.ends_writers && !entry.class.reads() {
+            if timed_out.ends_writers && !entry.class.reads() {
                 self.close_when_answered(entry.session);
             }
         }
         // A request that was given up may have ended the link.
-        if let Some(reason) = late.loses_link
+        if let Some(reason) = timed_out.loses_link
             && self.links.get(id).is_some()
         {
             self.lose_link(id, reason);
@@ -177,38 +178,38 @@ impl DataPlane {
 
     /// Takes the requests of a link that are past their deadline. A request that was sent keeps its
     /// entry in the ledger, so that its late reply is recognized. The link may be lost.
-    fn take_late_requests(&mut self, id: LinkId) -> LateRequests {
-        let mut late = LateRequests::default();
+    fn take_timed_out(&mut self, id: LinkId) -> TimedOutRequests {
+        let mut timed_out = TimedOutRequests::default();
         let request_ms = self.settings.timeouts.request_ms;
         if request_ms == 0 {
-            return late;
+            return timed_out;
         }
         let now = self.now_stamp;
         let expired = |entry: &Entry| now.ms_since(entry.read_at) >= request_ms;
         let Some(link) = self.links.get(id) else {
-            return late;
+            return timed_out;
         };
         if !link.is_up() && self.is_link_expired(link) {
             self.lose_link(id, &format!("not connected within {request_ms} ms"));
-            return late;
+            return timed_out;
         }
         if matches!(link.tunnel, Some(Tunnel::Requested { .. })) && self.is_link_expired(link) {
             self.lose_link(id, &format!("no reply to MONITOR within {request_ms} ms"));
-            return late;
+            return timed_out;
         }
         let slow_session = self.slow_owner(id, request_ms);
         let half = self.half_answered(id, request_ms);
         let Some(link) = self.links.get_mut(id) else {
-            return late;
+            return timed_out;
         };
         if !link.is_up() {
             // Requests of respool's own stay: other requests rely on them.
             let leaves = |entry: &Entry| expired(entry) && entry.session != SessionId::NONE;
-            late.unsent = link.take_unsent(leaves);
-            return late;
+            timed_out.unsent = link.take_unsent(leaves);
+            return timed_out;
         }
         if link.waits {
-            return late;
+            return timed_out;
         }
         // The client may have a fragment of the front reply. That request is being answered.
         //
@@ -220,40 +221,40 @@ impl DataPlane {
                 continue;
             }
             if entry.session != SessionId::NONE && entry.session != slow_session {
-                late.sent.push(*entry);
+                timed_out.sent.push(*entry);
                 entry.give_up();
             }
         }
         // Requests to be sent again have left the ledger. They return when all replies to their
         // batch have come.
         link.ledger.retain_repeats(|entry| {
-            let is_late = expired(entry) && entry.session != slow_session;
-            late.sent.extend(is_late.then_some(*entry));
-            !is_late
+            let leaves = expired(entry) && entry.session != slow_session;
+            timed_out.sent.extend(leaves.then_some(*entry));
+            !leaves
         });
         // Only the missing reply shows which user the link has now. And a server may lose the reply
         // to an AUTH that fails within an EXEC: every later reply would be taken for that of
         // another request.
         let is_own = matches!(link.role, LinkRole::Pinned { .. });
         let uncertain = is_own && link.ledger.any_completion(Completion::changes_identity);
-        late.loses_link = match link.role {
-            _ if late.sent.is_empty() => None,
+        timed_out.loses_link = match link.role {
+            _ if timed_out.sent.is_empty() => None,
             // Such links are few: this one makes room for another.
             LinkRole::Emergency { .. } => Some("its request was not answered in time"),
             _ if uncertain => Some("a request that may change its user was not answered in time"),
             _ => None,
         };
         let server = link.kind.server;
-        late.ends_writers = !late.sent.is_empty() && self.was_left(id, server);
+        timed_out.ends_writers = !timed_out.sent.is_empty() && self.was_left(id, server);
         if let Some(session) = half {
             let reason =
                 format!("request-timeout-ms: the rest of a reply has not come for {request_ms} ms");
             self.close_for(session, reason);
         }
-        late
+        timed_out
     }
 
-    /// The session that takes its replies from this link slowly. Its requests are not late.
+    /// The session that takes its replies from this link slowly. Its requests do not time out.
     fn slow_owner(&self, id: LinkId, request_ms: u32) -> SessionId {
         let Some(link) = self.links.get(id) else {
             return SessionId::NONE;
@@ -270,8 +271,8 @@ impl DataPlane {
         }
     }
 
-    /// Whether a session itself is the reason that its replies on a link are late: it has not taken
-    /// all of them, or took the last of them a moment ago.
+    /// Whether a session itself delays its replies on a link: it has not taken all of them, or took
+    /// the last of them a moment ago.
     fn takes_slowly(&self, link_id: LinkId, session: SessionId, request_ms: u32) -> bool {
         let (Some(link), Some(session_state)) =
             (self.links.get(link_id), self.sessions.get(session))
@@ -290,12 +291,12 @@ impl DataPlane {
     fn half_answered(&self, id: LinkId, request_ms: u32) -> Option<SessionId> {
         let link = self.links.get(id).filter(|link| link.cutting)?;
         let session = link.ledger.first_in_flight()?.session;
-        let is_late = !self.takes_slowly(id, session, request_ms);
-        (is_late && self.sessions.get(session).is_some()).then_some(session)
+        let is_servers_fault = !self.takes_slowly(id, session, request_ms);
+        (is_servers_fault && self.sessions.get(session).is_some()).then_some(session)
     }
 
     /// Counts a request that is past its deadline.
-    pub(crate) fn count_late(&mut self, link: LinkId, entry: &Entry, was_sent: bool) {
+    pub(crate) fn count_timed_out(&mut self, link: LinkId, entry: &Entry, was_sent: bool) {
         self.counters.requests_timed_out += 1;
         self.deadlines.count(entry.session);
         if was_sent {

@@ -401,13 +401,14 @@ impl DataPlane {
         }
     }
 
-    /// A shared link to the same server that is in back-off or late. A refusal of another user does
-    /// not count: that server is reachable.
+    /// A shared link to the same server that is in back-off or connects slowly. A link that the
+    /// server refused to another user does not count: that server is reachable.
     fn resting_link(&self, kind: LinkKind) -> Option<LinkId> {
         let all = [kind, self.default_kind(kind.server)];
         let rests = |id: &LinkId| {
             self.links.get(*id).is_some_and(|link| {
-                let rests = matches!(link.state, LinkState::Backoff { .. }) || link.is_late();
+                let rests =
+                    matches!(link.state, LinkState::Backoff { .. }) || link.connects_slowly();
                 rests && (link.kind.user == kind.user || link.handshake_error.is_none())
             })
         };

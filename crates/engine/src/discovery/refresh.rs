@@ -557,7 +557,7 @@ impl Discovery {
     pub(crate) fn wake_at_rest(&mut self, plane: &mut DataPlane, pool: usize) {
         for id in plane.links.ids() {
             let rests = |link: &Link| {
-                (link.is_late() || matches!(link.state, LinkState::Backoff { .. }))
+                (link.connects_slowly() || matches!(link.state, LinkState::Backoff { .. }))
                     && usize::from(plane.server(link.kind.server).pool) == pool
                     && !plane.awaits_owners(link)
             };

@@ -11,9 +11,9 @@ use crate::engine::Engine;
 impl Engine {
     /// Answers a session's steps until one has to wait.
     pub(crate) fn take_steps(&mut self, id: SessionId) {
-        let (read_at, mut is_late) = self.plane.begin_answering_steps(id);
+        let (read_at, mut is_expired) = self.plane.begin_answering_steps(id);
         while let Some((request, within)) = self.plane.next_step(id) {
-            if std::mem::take(&mut is_late) {
+            if std::mem::take(&mut is_expired) {
                 let command = Some(request.id);
                 self.transactions
                     .expire(&mut self.plane, id, command, read_at);

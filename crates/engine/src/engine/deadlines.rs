@@ -17,7 +17,7 @@ impl Engine {
         if self.plane.sessions.get(id).is_none_or(holds) {
             return 0;
         }
-        let Some((read_at, len)) = self.plane.take_arrival(id) else {
+        let Some((read_at, len)) = self.plane.take_held_bytes(id) else {
             return self.take_requests(id, held);
         };
         let old = held.get(..len).unwrap_or(held);
@@ -29,7 +29,7 @@ impl Engine {
         };
         let is_held = self.plane.sessions.get(id).is_some_and(holds);
         if is_held && used < old.len() {
-            self.plane.note_arrival(id, read_at, old.len() - used);
+            self.plane.note_held_bytes(id, read_at, old.len() - used);
         }
         if is_held || used == held.len() {
             return used;

@@ -186,7 +186,7 @@ impl Engine {
         self.admin.tick_questions(&mut self.plane);
         self.local.tick_command_info(&mut self.plane);
         self.plane.tick_waiters();
-        self.plane.tick_arrivals();
+        self.plane.tick_held_bytes();
         self.plane.tick_limits();
         self.plane.tick_flush_rule();
         self.pinned.tick_holders(&mut self.plane);
@@ -228,7 +228,7 @@ impl Engine {
                 self.plane.tick_retry(id);
                 self.settle_losses();
                 self.plane.tick_at_link(id);
-                return self.plane.answer_late_requests(id);
+                return self.plane.answer_timed_out(id);
             }
             LinkCheck::Ends => return,
         }
@@ -238,7 +238,7 @@ impl Engine {
         self.plane.tick_stuck(id);
         self.plane.tick_silent(id);
         self.plane.tick_late_attempt(id);
-        self.plane.answer_late_requests(id);
+        self.plane.answer_timed_out(id);
         // The link may have a new state for the checks that follow.
         self.settle_losses();
         self.plane.tick_unread(id);

@@ -89,7 +89,7 @@ impl Engine {
         let said = reply.strip_prefix(b"-").unwrap_or_default();
         match self.follow_refusal(at, said, twin) {
             Some(next) => self.redirects.keep_proven(&mut self.plane, item, next),
-            None => self.plane.pass_on_late(item.entry(), reply),
+            None => self.plane.deliver_held_back(item.entry(), reply),
         }
     }
 }
@@ -101,10 +101,10 @@ impl Engine {
         for id in self.redirects.poll_new_sessions() {
             self.retry_deferred_of(id);
         }
-        for id in self.redirects.poll_sessions(&self.plane) {
+        for id in self.redirects.begin_sweep(&self.plane) {
             self.retry_deferred_of(id);
         }
-        self.redirects.end_scan_of_sessions(&self.plane);
+        self.redirects.end_sweep(&self.plane);
     }
 
     /// Sends the deferred requests of a session again, or ends them, as far as that is due.

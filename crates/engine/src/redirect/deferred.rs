@@ -548,22 +548,22 @@ impl Redirects {
         std::mem::take(&mut self.new_sessions)
     }
 
-    /// Takes all sessions with deferred requests, unless the last scan of them was just now. They
-    /// may be thousands. The pause between two scans is one microsecond a session, at most a tick.
-    /// So most of the time stays for sessions that use other servers.
-    pub(crate) fn poll_sessions(&mut self, plane: &DataPlane) -> Vec<SessionId> {
-        self.scan_missed = plane.now < self.scan_at;
-        match self.scan_missed {
+    /// Begins a sweep: takes all sessions with deferred requests, unless the last sweep was just
+    /// now. They may be thousands. The pause between two sweeps is one microsecond a session, at
+    /// most a tick. So most of the time stays for sessions that use other servers.
+    pub(crate) fn begin_sweep(&mut self, plane: &DataPlane) -> Vec<SessionId> {
+        self.sweep_missed = plane.now < self.sweep_at;
+        match self.sweep_missed {
             true => Vec::new(),
             false => std::mem::take(&mut self.sessions),
         }
     }
 
-    /// The scan of all sessions has ended.
-    pub(crate) fn end_scan_of_sessions(&mut self, plane: &DataPlane) {
-        if !self.scan_missed {
+    /// The sweep of all sessions has ended.
+    pub(crate) fn end_sweep(&mut self, plane: &DataPlane) {
+        if !self.sweep_missed {
             let pause_us = self.sessions.len().min(TICK_MS as usize * 1000);
-            self.scan_at = plane.now + pause_us as u32;
+            self.sweep_at = plane.now + pause_us as u32;
         }
     }
 
@@ -635,7 +635,7 @@ impl Redirects {
     pub(crate) fn end_retries(&mut self, plane: &mut DataPlane, item: Deferred) {
         if item.is_unproven() {
             // The request may have run: the reply may be its own text.
-            return plane.pass_on_late(item.entry, &item.refusal);
+            return plane.deliver_held_back(item.entry, &item.refusal);
         }
         let reply = match item.is_named_elsewhere() {
             true => moved_away(&plane.server(item.sent_on.server).label),
@@ -1054,10 +1054,10 @@ impl Redirects {
             }
             (ProofKind::NoScript, _) if reply == NONE_EXISTS => {
                 if !send_script(plane, item.entry, &item.request) {
-                    plane.pass_on_late(item.entry, &item.refusal);
+                    plane.deliver_held_back(item.entry, &item.refusal);
                 }
             }
-            _ => plane.pass_on_late(item.entry, &item.refusal),
+            _ => plane.deliver_held_back(item.entry, &item.refusal),
         }
         None
     }
@@ -1234,10 +1234,10 @@ impl Redirects {
 
 impl Redirects {
     /// The time at which the next turn must be taken without an event: now for new deferred
-    /// requests, else at the scan that was skipped.
+    /// requests, else at the sweep that was skipped.
     pub(crate) fn deadline(&self, now: Time) -> Option<Time> {
         match self.new_sessions.is_empty() {
-            true => self.scan_missed.then_some(self.scan_at),
+            true => self.sweep_missed.then_some(self.sweep_at),
             false => Some(now),
         }
     }
