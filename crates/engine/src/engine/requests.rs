@@ -134,11 +134,14 @@ impl Engine {
             id,
             command: id.get(),
         };
+        // Admission may ask the session's server. So the session first leaves a server that is
+        // down, or a replica that must not get the request.
         if self.plane.is_routed(session_id) {
             self.plane.switch_from_dead(session_id);
             self.plane
                 .switch_from_replica(session_id, Some(request.command));
         }
+        // A refused request has no effect, so admission stands in front of all others.
         let plane = &mut self.plane;
         let server_refuses = match self.local.admit(plane, session_id, &request) {
             RequestAdmission::Passed { server_refuses } => server_refuses,
@@ -148,17 +151,22 @@ impl Engine {
             }
             RequestAdmission::Refused(text) => return plane.refuse_queued(session_id, &text),
         };
+        // The servers' logins are checked before any server gets a request that may change them.
         if may_change_logins(id) && self.access.hold_until_checked(plane, session_id) {
             return Dispatched::Wait;
         }
+        // In a subscription respool answers PING. No server is chosen, and nothing is queued.
         if id == id::PING && self.plane.is_restricted(session_id) {
             return self.answer_locally(session_id, &request);
         }
+        // The session's server tells whether the user may set options of respool. The route would
+        // lead CONFIG SET to every server.
         if is_control(&request) {
             return self
                 .admin
                 .dispatch_control(&mut self.plane, session_id, &request);
         }
+        // The server is chosen before a prefix is removed: each server has its own prefix.
         if self.plane.is_routed(session_id)
             && let Some(dispatched) = self.route(session_id, &request)
         {
