@@ -56,9 +56,9 @@ impl DataPlane {
         let Some(session) = self.sessions.get(id) else {
             return Dispatched::Done;
         };
-        let is_told = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
+        let gets_pushes = session.pins.any(Pins::TRACKING) && session.version == Version::Resp3;
         let is_up = self.links.get(session.link).is_some_and(Link::is_up);
-        if !is_told || !is_up || session.state.any(Flags::STEPS) {
+        if !gets_pushes || !is_up || session.state.any(Flags::STEPS) {
             return self.answer_with(id, write);
         }
         let (mut answer, mut ping) = (Vec::new(), Vec::new());

@@ -254,13 +254,13 @@ pub(crate) struct ServerLoad {
     /// When the server was last asked for metrics.
     metrics_asked_at: Option<Time>,
     /// The connection on which the server gave the figures of the window.
-    told_on: Option<Connection>,
+    figures_on: Option<Connection>,
     /// Figures that made no sense, one after the other.
     odd: u8,
     /// When the server last refused, or gave figures of no use.
     refused_at: Option<Time>,
     /// Whether the log names the refusal.
-    is_refusal_told: bool,
+    is_refusal_logged: bool,
     /// The fraction of a core that the server's main thread used in the last window.
     utilization: Option<f32>,
     /// The smoothed fraction of ticks at which one of its links owes replies.
@@ -289,10 +289,10 @@ impl Default for ServerLoad {
             question_on: None,
             is_for_metrics: false,
             metrics_asked_at: None,
-            told_on: None,
+            figures_on: None,
             odd: 0,
             refused_at: None,
-            is_refusal_told: false,
+            is_refusal_logged: false,
             utilization: None,
             occupancy: 0.0,
             is_occupied: false,
@@ -331,7 +331,7 @@ impl ServerLoad {
             is_for_metrics: self.is_for_metrics,
             metrics_asked_at: self.metrics_asked_at,
             refused_at: self.refused_at,
-            is_refusal_told: self.is_refusal_told,
+            is_refusal_logged: self.is_refusal_logged,
             occupancy: self.occupancy,
             cpu: self.cpu,
             ..ServerLoad::default()
@@ -617,8 +617,8 @@ impl DataPlane {
             );
         }
         // Another connection may lead to another server.
-        if load.told_on.is_some_and(|told_on| Some(told_on) != on) {
-            load.told_on = None;
+        if load.figures_on.is_some_and(|of| Some(of) != on) {
+            load.figures_on = None;
             load.window.cpu_s = None;
         }
         if load.question_on.is_some_and(|of| Some(of) != on) {
@@ -704,7 +704,7 @@ impl DataPlane {
         if load.is_for_metrics && matches!(answer, CpuAnswer::Cpu(_) | CpuAnswer::Later) {
             return;
         }
-        load.told_on = Some(on);
+        load.figures_on = Some(on);
         let wait_before_us = load.wait_us;
         let ended = match answer {
             CpuAnswer::Cpu(cpu) => load.end_window(now, longest_us, &worker, Some(cpu.total_s())),
@@ -726,7 +726,7 @@ impl DataPlane {
         load.refused_at = Some(now);
         load.utilization = None;
         load.begin_window(now, &worker, None);
-        if !std::mem::replace(&mut load.is_refusal_told, true) {
+        if !std::mem::replace(&mut load.is_refusal_logged, true) {
             let server = self.server(id);
             let (pool, label) = (usize::from(server.pool), &server.label);
             let effect = match self.settings.asks_server_cpu {

@@ -98,7 +98,7 @@ struct Suspect {
     since: Time,
     /// When the last login of a session that has not failed is tried; the same of one that has.
     last: [Time; 2],
-    untold: UnreportedLogins,
+    unreported: UnreportedLogins,
 }
 
 #[derive(Debug, Default)]
@@ -106,7 +106,7 @@ struct UnreportedLogins {
     count: u64,
     /// When the first of them was refused.
     since: Time,
-    told_at: Option<Time>,
+    reported_at: Option<Time>,
 }
 
 impl UnreportedLogins {
@@ -120,21 +120,21 @@ impl UnreportedLogins {
     /// Takes the count for a report. The first report follows the first wrong password after a
     /// second, so that it counts the whole burst.
     fn take(&mut self, now: Time) -> Option<u64> {
-        let is_due = match self.told_at {
-            Some(told_at) => now.since_ms(told_at) >= GUESS_REPORT_MS,
+        let is_due = match self.reported_at {
+            Some(reported_at) => now.since_ms(reported_at) >= GUESS_REPORT_MS,
             None => now.since_ms(self.since) >= FIRST_REPORT_MS,
         };
         if self.count == 0 || !is_due {
             return None;
         }
-        self.told_at = Some(now);
+        self.reported_at = Some(now);
         Some(std::mem::take(&mut self.count))
     }
 
     /// Whether the next wrong password is reported as if there had been none before.
     fn is_over(&self, now: Time) -> bool {
-        let told = self.told_at;
-        self.count == 0 && told.is_none_or(|told| now.since_ms(told) >= GUESS_REPORT_MS)
+        let reported = self.reported_at;
+        self.count == 0 && reported.is_none_or(|at| now.since_ms(at) >= GUESS_REPORT_MS)
     }
 }
 
@@ -193,7 +193,7 @@ impl Suspect {
     }
 
     fn is_forgiven(&self, now: Time) -> bool {
-        self.score == 0 && self.untold.is_over(now)
+        self.score == 0 && self.unreported.is_over(now)
     }
 }
 
@@ -251,13 +251,13 @@ impl GuessDelay {
     pub(crate) fn handle_refused(&mut self, source: Source, is_charged: bool, now: Time) {
         let suspect = self.suspect(source, now);
         suspect.blame(is_charged);
-        suspect.untold.add(1, now);
+        suspect.unreported.add(1, now);
     }
 
     /// Refused logins for the log: one report a minute for each source.
     pub(crate) fn poll_report(&mut self, now: Time) -> Option<GuessReport> {
         let mut due = self.suspects.iter_mut();
-        let due = due.find_map(|(source, suspect)| Some((*source, suspect.untold.take(now)?)));
+        let due = due.find_map(|(source, suspect)| Some((*source, suspect.unreported.take(now)?)));
         if let Some((source, count)) = due {
             let source = Some(source);
             return Some(GuessReport { source, count });
@@ -280,7 +280,7 @@ impl GuessDelay {
             unanswered: 0,
             since: now,
             last: [Time(0); 2],
-            untold: UnreportedLogins::default(),
+            unreported: UnreportedLogins::default(),
         });
         suspect.forgive(now);
         suspect
@@ -298,9 +298,9 @@ impl GuessDelay {
         let least = self.suspects.iter().min_by_key(least);
         let least = least.map(|(source, _)| *source);
         if let Some(suspect) = least.and_then(|source| self.suspects.remove(&source))
-            && suspect.untold.count > 0
+            && suspect.unreported.count > 0
         {
-            self.forgotten.add(suspect.untold.count, now);
+            self.forgotten.add(suspect.unreported.count, now);
         }
     }
 }
@@ -526,11 +526,11 @@ mod tests {
         }
         assert_eq!(delays.suspects.len(), GUESSERS_MAX);
         assert!(wait_ms(&mut delays, source(0), Time(1)) > 0);
-        let mut told = 0;
+        let mut reported = 0;
         while let Some(report) = delays.poll_report(at_ms(2_000)) {
-            told += report.count;
+            reported += report.count;
         }
-        assert_eq!(told, u64::from(GUESSES_FREE + others));
+        assert_eq!(reported, u64::from(GUESSES_FREE + others));
     }
 
     /// The log names an address a second after its first wrong password, then once a minute with
@@ -538,16 +538,16 @@ mod tests {
     #[test]
     fn report_comes_once_a_minute_with_the_number() {
         let mut delays = GuessDelay::default();
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for second in 0..=121 {
             let now = at_ms(second * 1_000);
             delays.handle_refused(source(1), true, now);
             while let Some(report) = delays.poll_report(now) {
                 assert_eq!(report.source, Some(source(1)));
-                told.push((second, report.count));
+                reported.push((second, report.count));
             }
         }
-        assert_eq!(told, [(1, 2), (61, 60), (121, 60)]);
+        assert_eq!(reported, [(1, 2), (61, 60), (121, 60)]);
     }
 
     /// The addresses of one IPv6 network share a score, as do the two ways to write an IPv4

@@ -124,9 +124,9 @@ mod tests {
         let (first, last, step) = (1, 1, 1);
         let keys = LearnedKeySpec::At { first, last, step };
         let mut learned = LearnedCommands::default();
-        for whose in [ONE, OTHER] {
+        for server_user in [ONE, OTHER] {
             let info = CommandInfo::Shared { reads: true, keys };
-            learned.learn((whose, b"tool.get".to_vec()), info);
+            learned.learn((server_user, b"tool.get".to_vec()), info);
         }
         learned.learn(
             (ONE, b"flip".to_vec()),

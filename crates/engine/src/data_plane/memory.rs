@@ -225,9 +225,9 @@ pub(crate) struct Memory {
     /// The total at that time.
     shed_above: usize,
     /// When the log last named a session closed before it authenticated.
-    told_at: Option<Time>,
+    logged_at: Option<Time>,
     /// Such closings that the log has not named since.
-    untold: u64,
+    unlogged: u64,
 }
 
 impl Memory {
@@ -247,8 +247,8 @@ impl Memory {
             turn_room: max,
             shed_at: Time(0),
             shed_above: 0,
-            told_at: None,
-            untold: 0,
+            logged_at: None,
+            unlogged: 0,
             short_since: None,
         }
     }
@@ -311,12 +311,12 @@ impl Memory {
     /// Notes that a session is closed before it authenticated. If the log may name it, returns how
     /// many such closings it has not named since the last line.
     pub(crate) fn may_log_unauthenticated(&mut self, now: Time) -> Option<u64> {
-        let is_over = |told: Time| now.since_ms(told) >= UNAUTHENTICATED_LOGGED_MS;
-        if self.told_at.is_none_or(is_over) {
-            self.told_at = Some(now);
-            return Some(std::mem::take(&mut self.untold));
+        let is_over = |logged: Time| now.since_ms(logged) >= UNAUTHENTICATED_LOGGED_MS;
+        if self.logged_at.is_none_or(is_over) {
+            self.logged_at = Some(now);
+            return Some(std::mem::take(&mut self.unlogged));
         }
-        self.untold += 1;
+        self.unlogged += 1;
         None
     }
 

@@ -195,8 +195,8 @@ impl DataPlane {
         let peer = session.peer.to_string();
         self.counters.sessions_closed_by_us += 1;
         self.counters.sessions_closed_unauthenticated += 1;
-        if let Some(untold) = self.memory.may_log_unauthenticated(self.now) {
-            let reason = match untold {
+        if let Some(unlogged) = self.memory.may_log_unauthenticated(self.now) {
+            let reason = match unlogged {
                 0 => reason,
                 more => format!("{reason}; {more} more since the last such line"),
             };

@@ -111,7 +111,7 @@ pub(crate) struct KnownLimits {
     /// When the server last refused.
     refused_at: Option<Time>,
     /// Whether the log names the refusal.
-    is_refusal_told: bool,
+    is_refusal_logged: bool,
     /// The questions that are open on a link that is up.
     questions: Option<LimitQuestions>,
 }
@@ -806,7 +806,7 @@ impl DataPlane {
     /// first worker reports.
     fn report_refusal(&mut self, id: ServerId, why: &str) {
         let known = &mut self.servers[usize::from(id.0)].reply_limits;
-        if self.worker.index > 0 || std::mem::replace(&mut known.is_refusal_told, true) {
+        if self.worker.index > 0 || std::mem::replace(&mut known.is_refusal_logged, true) {
             return;
         }
         let server = self.server(id);

@@ -243,8 +243,9 @@ impl Discovery {
                 let named = watch.map_or("", |watch| &watch.primaries[name].0);
                 let text = format!("Sentinel {}: asked for '{named}': {error}", plane.label(id));
                 let watcher = self.watcher_mut(plane, id);
-                let told = watcher.and_then(|watcher| watcher.wrong.get_mut(name));
-                if told.is_some_and(|told| told.replace(text.clone()).as_ref() != Some(&text)) {
+                let logged = watcher.and_then(|watcher| watcher.wrong.get_mut(name));
+                if logged.is_some_and(|logged| logged.replace(text.clone()).as_ref() != Some(&text))
+                {
                     self.report_topology(plane, pool, text);
                 }
                 return None;

@@ -83,7 +83,8 @@ impl Local {
         request: &Request<'_>,
         queued: bool,
     ) -> Option<Option<RightRefusal>> {
-        let (Some(probe), Some(user)) = (harmless(request, queued), self.whose(plane, id)) else {
+        let (Some(probe), Some(user)) = (harmless(request, queued), self.server_user(plane, id))
+        else {
             return Some(None);
         };
         let about = (user, probe);
@@ -139,7 +140,7 @@ impl Local {
         id: SessionId,
         away: ServerDownError,
     ) -> Vec<u8> {
-        let server = self.whose(plane, id).map(|(server, _)| server);
+        let server = self.server_user(plane, id).map(|(server, _)| server);
         let server = server.map_or("the server", |server| &plane.server(server).label);
         error::error_text(Fate::NotSent, away, Cause::Unanswered { server })
     }
@@ -153,7 +154,7 @@ impl Local {
     ) -> Option<RightRefusal> {
         let known = self.catalog.rights.known.get(about);
         let refusal = known.and_then(|right| right.refusal.clone());
-        refusal.or_else(|| untold(request))
+        refusal.or_else(|| unanswered(request))
     }
 
     /// Refuses a request within EXEC that its user may not execute, or has the session wait for the
@@ -188,12 +189,14 @@ impl Local {
         } else {
             // The probe was sent when the request was queued, unless AUTH stands in front of it in
             // the transaction.
-            let user = self.whose(plane, id).map(|(server, _)| (server, user));
+            let user = self
+                .server_user(plane, id)
+                .map(|(server, _)| (server, user));
             match harmless(request, false).zip(user) {
                 None => None,
                 Some((probe, user)) => match self.catalog.rights.known.get(&(user, probe)) {
                     Some(right) => right.refusal.clone(),
-                    None => untold(request),
+                    None => unanswered(request),
                 },
             }
         };
@@ -209,7 +212,7 @@ impl Local {
 }
 
 /// Refuses a request without an answer of the server if the request could harm other clients.
-fn untold(request: &Request<'_>) -> Option<RightRefusal> {
+fn unanswered(request: &Request<'_>) -> Option<RightRefusal> {
     let harms = request.command.flags.has(CommandFlags::ADMIN);
     harms.then_some(RightRefusal::Unanswered)
 }

@@ -36,12 +36,12 @@ pub(crate) struct CommandCatalog {
     unanswered: HashMap<ServerUser, (u32, Time)>,
     /// The commands of each server, read as soon as they matter.
     known: HashMap<ServerId, KnownCommands>,
-    /// The users whose COMMAND a server refused. `None`: the user lacks the right. A time: when the
-    /// server refused once.
-    untold: HashMap<ServerUser, Option<Time>>,
+    /// The refusals of COMMAND. `None`: the user lacks the right. A time: when the server refused
+    /// once.
+    command_refused: HashMap<ServerUser, Option<Time>>,
     /// The answers to whether a user may open transactions, asked at its first MULTI: the refusal,
     /// if any, and the time of the answer.
-    unopened: HashMap<ServerUser, (Option<Vec<u8>>, Time)>,
+    opening_rights: HashMap<ServerUser, (Option<Vec<u8>>, Time)>,
     /// The answers to whether a user may send other requests that respool answers itself.
     pub(crate) rights: KnownRights,
 }
@@ -67,9 +67,9 @@ impl CommandCatalog {
     /// but not for ever: a server that loses each connection never answers.
     pub(crate) fn lose_questions(&mut self, link: LinkId, now: Time) {
         let lost = self.asking.extract_if(|_, (on, _)| *on == link);
-        let lost: HashSet<ServerUser> = lost.map(|((whose, _), _)| whose).collect();
-        for whose in lost {
-            let (count, at) = self.unanswered.entry(whose).or_insert((0, now));
+        let lost: HashSet<ServerUser> = lost.map(|((server_user, _), _)| server_user).collect();
+        for server_user in lost {
+            let (count, at) = self.unanswered.entry(server_user).or_insert((0, now));
             *count = count.saturating_add(1);
             *at = now;
         }
@@ -82,19 +82,23 @@ impl CommandCatalog {
     }
 
     /// Whether sessions wait no longer for a question that was asked at `since`.
-    fn is_late(&self, whose: &ServerUser, since: Time, now: Time) -> bool {
-        let lost = self.unanswered.get(whose).map_or(0, |(count, _)| *count);
+    fn is_late(&self, server_user: &ServerUser, since: Time, now: Time) -> bool {
+        let lost = self
+            .unanswered
+            .get(server_user)
+            .map_or(0, |(count, _)| *count);
         lost >= LOST_QUESTIONS_MAX || now.since_ms(since) >= LESSON_MS
     }
 
-    /// The links whose questions are late.
+    /// The links of late questions.
     fn tick_questions(&mut self, links: &Slab<LinkId, Link>, now: Time) -> Vec<LinkId> {
         self.asking
             .retain(|_, (link, _)| links.get(*link).is_some_and(takes_questions));
         self.unanswered
             .retain(|_, (_, at)| now.since_ms(*at) < UNANSWERED_MS);
         let asking = self.asking.iter();
-        let late = asking.filter(|((whose, _), (_, since))| self.is_late(whose, *since, now));
+        let late =
+            asking.filter(|((server_user, _), (_, since))| self.is_late(server_user, *since, now));
         late.map(|(_, (link, _))| *link).collect()
     }
 }
@@ -143,8 +147,8 @@ pub(crate) enum RequestAdmission {
 impl CommandCatalog {
     /// A user has authenticated again, or its rights may have changed.
     pub(crate) fn invalidate_user(&mut self, user: u16) {
-        self.untold.retain(|(_, of), _| *of != user);
-        self.unopened.retain(|(_, of), _| *of != user);
+        self.command_refused.retain(|(_, of), _| *of != user);
+        self.opening_rights.retain(|(_, of), _| *of != user);
         self.rights.invalidate(|(_, of)| of == user);
     }
 
@@ -161,8 +165,8 @@ impl CommandCatalog {
             known.is_stale = true;
         }
         learned.forget_server(server);
-        self.untold.retain(|(of, _), _| *of != server);
-        self.unopened.retain(|(of, _), _| *of != server);
+        self.command_refused.retain(|(of, _), _| *of != server);
+        self.opening_rights.retain(|(of, _), _| *of != server);
     }
 
     /// Forgets a server whose number is given to another one.
@@ -198,14 +202,14 @@ impl Local {
         name: Vec<u8>,
     ) -> Result<CommandInfo, Dispatched> {
         let now = plane.now;
-        let Some(whose) = self.whose(plane, id) else {
+        let Some(server_user) = self.server_user(plane, id) else {
             return Err(Dispatched::Done);
         };
-        let subject = (whose, name);
+        let subject = (server_user, name);
         match plane.learned_commands.get(&subject) {
             Some(CommandInfo::Nothing { at } | CommandInfo::Unreported { at })
                 if now.since_ms(*at) >= NOTHING_MS => {}
-            Some(lesson) => return Ok(*lesson),
+            Some(info) => return Ok(*info),
             None => {}
         }
         match self.ask_about(plane, id, subject.1) {
@@ -229,12 +233,12 @@ impl Local {
         // All users see the same commands. The first link is up already, but its user may have no
         // right to COMMAND.
         for kind in [plane.default_kind(own.server), own] {
-            let untold = match self.catalog.untold.get(&(kind.server, kind.user)) {
+            let is_refused = match self.catalog.command_refused.get(&(kind.server, kind.user)) {
                 Some(Some(at)) => plane.now.since_ms(*at) < NOTHING_MS,
                 Some(None) => true,
                 None => false,
             };
-            if !untold && matches!(self.ask_about_all(plane, id, kind), Err(Blocked::Wait)) {
+            if !is_refused && matches!(self.ask_about_all(plane, id, kind), Err(Blocked::Wait)) {
                 return false;
             }
         }
@@ -261,9 +265,9 @@ impl Local {
 
     /// Returns false if the session waits for the answer.
     fn know_opening(&mut self, plane: &mut DataPlane, id: SessionId, opening: &[u8]) -> bool {
-        let known = self.whose(plane, id).is_none_or(|whose| {
-            let said = self.catalog.unopened.get(&whose);
-            said.is_some_and(|(refusal, at)| {
+        let known = self.server_user(plane, id).is_none_or(|server_user| {
+            let answer = self.catalog.opening_rights.get(&server_user);
+            answer.is_some_and(|(refusal, at)| {
                 refusal.is_none() || plane.now.since_ms(*at) < RIGHT_MS
             })
         });
@@ -475,7 +479,7 @@ impl Local {
         }
         Some(OpeningAnswer {
             link,
-            whose: (kind.server, kind.user),
+            server_user: (kind.server, kind.user),
             refusal: lasting_refusal(replies),
             is_stuck,
         })
@@ -484,9 +488,15 @@ impl Local {
     /// Notes a server's answer to whether a user may open transactions, and wakes the sessions that
     /// wait for it.
     pub(crate) fn note_opening(&mut self, plane: &mut DataPlane, answer: OpeningAnswer) {
-        let OpeningAnswer { whose, refusal, .. } = answer;
-        self.catalog.note_answer(&(whose, Subject::Opening));
-        self.catalog.unopened.insert(whose, (refusal, plane.now));
+        let OpeningAnswer {
+            server_user,
+            refusal,
+            ..
+        } = answer;
+        self.catalog.note_answer(&(server_user, Subject::Opening));
+        self.catalog
+            .opening_rights
+            .insert(server_user, (refusal, plane.now));
         plane.wake_waiters(answer.link);
     }
 }
@@ -495,7 +505,7 @@ impl Local {
 #[derive(Debug)]
 pub(crate) struct OpeningAnswer {
     link: LinkId,
-    whose: ServerUser,
+    server_user: ServerUser,
     /// `None`: the user may.
     refusal: Option<Vec<u8>>,
     /// Whether the link is stuck in a transaction, and was closed.
@@ -649,7 +659,7 @@ fn keys(facts: &[Value]) -> LearnedKeySpec {
 }
 
 impl Local {
-    pub(crate) fn whose(&self, plane: &DataPlane, id: SessionId) -> Option<ServerUser> {
+    pub(crate) fn server_user(&self, plane: &DataPlane, id: SessionId) -> Option<ServerUser> {
         let kind = plane.kind_of(plane.sessions.get(id)?);
         Some((kind.server, kind.user))
     }
@@ -657,8 +667,8 @@ impl Local {
     /// The server's error to a MULTI of this session's user, if it has refused one.
     fn refusal_to_open(&self, plane: &DataPlane, id: SessionId) -> Option<Vec<u8>> {
         self.catalog
-            .unopened
-            .get(&self.whose(plane, id)?)?
+            .opening_rights
+            .get(&self.server_user(plane, id)?)?
             .0
             .clone()
     }
@@ -691,7 +701,7 @@ impl Local {
     /// The known commands of a session's server. In MULTI the session may have switched to a server
     /// that was never asked. Then another server of the pool counts, which was asked at MULTI.
     fn known_of(&self, plane: &DataPlane, id: SessionId) -> Option<&KnownCommands> {
-        let (server, _) = self.whose(plane, id)?;
+        let (server, _) = self.server_user(plane, id)?;
         let session = plane.sessions.get(id)?;
         let all = plane.pools[usize::from(session.pool)].servers().iter();
         let all = all.filter(|_| session.state.any(Flags::IN_MULTI));
@@ -752,11 +762,11 @@ impl Local {
     pub(crate) fn begin_question(
         &mut self,
         plane: &mut DataPlane,
-        whose: ServerUser,
+        server_user: ServerUser,
         subject: Subject,
         link: LinkId,
     ) -> bool {
-        let subject = (whose, subject);
+        let subject = (server_user, subject);
         let is_new = self.catalog.asked_on(&plane.links, &subject).is_none();
         if is_new {
             self.catalog.asking.insert(subject, (link, plane.now));
@@ -778,28 +788,30 @@ impl Local {
         let subject = ((kind.server, kind.user), about);
         self.catalog.note_answer(&subject);
         match subject {
-            (whose, Subject::Commands) => match known(reply) {
+            (server_user, Subject::Commands) => match known(reply) {
                 Some(known) => {
-                    self.catalog.known.insert(whose.0, known);
+                    self.catalog.known.insert(server_user.0, known);
                 }
                 // The server may be loading, or the user may have no right to COMMAND.
                 None => {
                     let at = (!reply.starts_with(b"-NOPERM")).then_some(plane.now);
-                    self.catalog.untold.insert(whose, at);
+                    self.catalog.command_refused.insert(server_user, at);
                 }
             },
-            (whose, Subject::Command(name)) => {
-                let lesson = parse_info(reply, plane.now);
-                plane.learned_commands.learn((whose, name), lesson);
+            (server_user, Subject::Command(name)) => {
+                let info = parse_info(reply, plane.now);
+                plane.learned_commands.learn((server_user, name), info);
             }
-            (whose, Subject::Right(probe)) => {
-                self.catalog.rights.learn(whose, probe, reply, plane.now);
+            (server_user, Subject::Right(probe)) => {
+                self.catalog
+                    .rights
+                    .learn(server_user, probe, reply, plane.now);
             }
             ((server, _), Subject::Script { number }) => {
                 self.scripts
                     .note_restored((server, number), reply, plane.now);
             }
-            (_, Subject::Opening) => unreachable!("the reply to a probe is no lesson"),
+            (_, Subject::Opening) => unreachable!("the reply to a probe is no info"),
         }
         plane.wake_waiters(link);
     }

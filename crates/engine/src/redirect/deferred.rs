@@ -353,10 +353,10 @@ impl Redirects {
     ) {
         let (id, why) = (refused.link, refused.refusal);
         if refused.front.len == 0 {
-            let mut told = Vec::new();
+            let mut error = Vec::new();
             let server = plane.label(id);
-            error::append_reply(&mut told, Fate::NotSent, Cause::TooLargeToMove { server });
-            return plane.answer_front(id, refused.front, &told);
+            error::append_reply(&mut error, Fate::NotSent, Cause::TooLargeToMove { server });
+            return plane.answer_front(id, refused.front, &error);
         }
         match refused.role {
             LinkRole::Pinned { by } => self.take_off_own_link(plane, refused, by, next),
@@ -520,12 +520,12 @@ impl Redirects {
         if is_watch {
             // No link watches the keys at their new server, so EXEC will answer that they may have
             // changed.
-            let told = match why {
+            let error = match why {
                 Refusal::Moved | Refusal::Ask => b"+OK\r\n".to_vec(),
                 _ => refused.reply.to_vec(),
             };
             plane.lose_watch(by);
-            plane.answer_front(id, refused.front, &told);
+            plane.answer_front(id, refused.front, &error);
         } else if watched {
             // The watched keys have left this server, so EXEC answers that they may have changed.
             let mut nil = Vec::new();
@@ -536,8 +536,8 @@ impl Redirects {
             self.defer_front(plane, id, (next, None, why), true, &refused.reply);
             plane.leave_own_link(id, by);
         } else if waits || is_block && !pins.any(Pins::SPREAD) || !is_own {
-            let told = moved_away(plane.label(id));
-            plane.answer_front(id, refused.front, &told);
+            let error = moved_away(plane.label(id));
+            plane.answer_front(id, refused.front, &error);
         } else {
             self.defer_front(plane, id, (next, None, why), false, &refused.reply);
         }

@@ -120,9 +120,9 @@ impl Redirects {
         } else {
             match link_for(plane, &item, new_primary) {
                 Ok(link) => link,
-                Err(told) => {
+                Err(error) => {
                     plane.counters.failed_not_sent += 1;
-                    plane.answer_or_fail(item.entry(), &told);
+                    plane.answer_or_fail(item.entry(), &error);
                     return None;
                 }
             }
@@ -138,8 +138,8 @@ impl Redirects {
         }
         match self.wake_link(plane, link, entry) {
             Ok(()) => Some((link, item)),
-            Err(told) => {
-                plane.answer_or_fail(entry, &told);
+            Err(error) => {
+                plane.answer_or_fail(entry, &error);
                 None
             }
         }

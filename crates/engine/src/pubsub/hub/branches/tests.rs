@@ -227,8 +227,8 @@ impl Scene {
     /// A key changes: its primary and the replicas of that send a notification.
     fn event(&mut self, primary: usize) -> u32 {
         self.number += 1;
-        let is_told = |at: &usize| *at == primary || self.nodes[*at].follows == Some(primary);
-        for node in (0..NODES).filter(is_told).collect::<Vec<_>>() {
+        let is_notified = |at: &usize| *at == primary || self.nodes[*at].follows == Some(primary);
+        for node in (0..NODES).filter(is_notified).collect::<Vec<_>>() {
             self.say(node, self.number, true);
         }
         self.number
