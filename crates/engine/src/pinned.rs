@@ -53,7 +53,7 @@ const DISMISSAL_MS: u64 = 1_000;
 /// after that are not executed once it has left.
 const LAST_WORDS_MS: u32 = 100;
 
-/// The rest of the work on a reply, in which other components have a part.
+/// The work on a reply that is left to other components.
 pub(crate) enum PinnedOutcome {
     /// There is none.
     Done,

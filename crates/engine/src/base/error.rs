@@ -158,7 +158,7 @@ impl ErrorOutcome {
     /// The outcome that an error reply tells. `otherwise`: the outcome if it is not the error of a
     /// failed request.
     pub(crate) fn of(reply: &[u8], otherwise: ErrorOutcome) -> ErrorOutcome {
-        // A part of a request may have got `-LOADING respool: {server}: ...` of its server.
+        // A share of a request may have got `-LOADING respool: {server}: ...` of its server.
         const NOT_SENT: [&[u8]; 3] = [
             b"-NOTSENT respool: ",
             b"-LOADING respool: the command was not executed; ",

@@ -112,7 +112,7 @@ impl LatencyHistogram {
             .map(|(bucket, count)| (ticks_of(bucket).1 * STAMP_TICK_US, *count))
     }
 
-    /// The time within which this share of the requests stays, microseconds. `None` without a
+    /// The time within which this fraction of the requests stays, microseconds. `None` without a
     /// request.
     pub fn quantile_us(&self, quantile: f64) -> Option<u64> {
         let all = self.count();

@@ -152,15 +152,15 @@ impl Completion {
 
     /// Whether the entry is one whole request as the client sent it, and no block or share.
     pub(crate) fn is_of_one_request(&self) -> bool {
-        let is_part = matches!(
+        let is_block_or_share = matches!(
             self,
             Completion::Block { .. } | Completion::Scatter(ScatterCompletion::Share { .. })
         );
-        self.is_of_request() && !is_part
+        self.is_of_request() && !is_block_or_share
     }
 
     /// Prepares an entry that was not written whole to be sent from its beginning on a new
-    /// connection. Replies that have come to parts of it are dropped. Returns whether it may be
+    /// connection. Replies that have come to requests in it are dropped. Returns whether it may be
     /// sent again. Requests without MULTI may not, since the server may have executed some of them.
     /// `has_no_session`: the entry is respool's own, or was given up.
     pub(crate) fn begin_again(&mut self, has_no_session: bool) -> bool {
@@ -192,7 +192,7 @@ impl Completion {
     /// again.
     pub(crate) fn read_again(&self) -> Option<Completion> {
         match self {
-            Completion::Scatter(part) => part.read_again().map(Completion::Scatter),
+            Completion::Scatter(share) => share.read_again().map(Completion::Scatter),
             _ => None,
         }
     }
@@ -506,7 +506,7 @@ mod tests {
         assert!(!is_last(&mut block, OK));
     }
 
-    /// No session waits for these any more, or the server may have executed a part of them.
+    /// No session waits for these any more, or the server may have executed some of them.
     #[test]
     fn some_requests_are_not_sent_again() {
         assert!(!Completion::Pass.begin_again(true));

@@ -485,7 +485,7 @@ impl ServerLoad {
         };
         let utilization = self
             .utilization
-            .map_or("-1".into(), |part| format!("{part:.2}"));
+            .map_or("-1".into(), |fraction| format!("{fraction:.2}"));
         let occupancy = self.occupancy;
         format!(
             "wait_us={wait_us},wait_reason={why},waits_for={why},utilization={utilization},\
@@ -529,7 +529,7 @@ impl DataPlane {
     /// The worker's utilization as INFO shows it; -1 if it is not known.
     pub(crate) fn worker_utilization(&self) -> String {
         let utilization = self.worker_load.utilization;
-        utilization.map_or("-1".into(), |part| format!("{part:.2}"))
+        utilization.map_or("-1".into(), |fraction| format!("{fraction:.2}"))
     }
 
     /// Begins a tick: notes the load of the worker, and samples links.

@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    /// The hottest of many keys are found from a sample, with nearly their shares. Two workers show
+    /// The hottest of many keys are found from a sample, with nearly their fractions. Two workers show
     /// the same as one with all requests.
     #[test]
     fn hottest_keys_are_found_from_a_sample() {
@@ -362,7 +362,7 @@ mod tests {
                 .map(|_| {
                     state = state.wrapping_mul(6364136223846793005).wrapping_add(1);
                     let random = state >> 33;
-                    // Key n takes a share of 1 / 2^n. Half of the requests are for any key.
+                    // Key n takes a fraction of 1 / 2^n. Half of the requests are for any key.
                     match random % 2 {
                         0 => format!("GET any:{}", (random >> 1) % 100_000),
                         _ => format!("GET hot:{}", (random >> 1 | 1 << 20).trailing_zeros()),

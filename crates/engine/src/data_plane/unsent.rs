@@ -10,7 +10,7 @@
 //! Request a1 may have been sent before the link was lost: it stays, and a2 waits for its answer. A
 //! session gets its *last* requests back, and only those that were surely not sent. So each request
 //! is executed behind the earlier ones of its session. Requests that respool has changed, or that
-//! are parts of something larger, stay: a transaction, a share of a scattered request.
+//! belong to something larger, stay: a transaction, a share of a scattered request.
 //!
 //! Rejected: to put the requests on a link of the other pool as they are. That pool may have more
 //! servers, or other prefixes, so a request may have to be divided.

@@ -190,11 +190,11 @@ pub(crate) fn config_of_plain_server(reply: &[u8]) -> Vec<u8> {
 /// The reply to ROLE of one node as the single node would write it: a primary without replicas, at
 /// the offset that INFO shows.
 pub(crate) fn role_of_single_node(reply: &[u8]) -> Vec<u8> {
-    let Some(Value::List(parts)) = Value::read(reply) else {
+    let Some(Value::List(elements)) = Value::read(reply) else {
         return reply.to_vec();
     };
     // In the reply of a replica the offset is the last number.
-    let offset = parts.iter().rev().find_map(|part| match part {
+    let offset = elements.iter().rev().find_map(|element| match element {
         Value::Integer(offset) => Some(*offset),
         _ => None,
     });

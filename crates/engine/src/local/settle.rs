@@ -11,7 +11,7 @@ use crate::local::cluster_facade::{config_of_plain_server, role_of_single_node};
 use crate::local::info::shown_info;
 use crate::local::session_commands::refusal_of_database;
 
-/// The rest of the work on a reply, in which other components have a part.
+/// The work on a reply that is left to other components.
 pub(crate) enum LocalOutcome {
     /// There is none.
     Done,

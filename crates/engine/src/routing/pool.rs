@@ -468,7 +468,7 @@ impl DerefMut for Pools {
 
 /// The numbers of each subpool's servers in SCAN cursors. They are equal in every process, in
 /// whichever order Clusters become known. Subpools with a fixed number of servers come first; each
-/// Cluster gets an equal share of the rest.
+/// Cluster gets an equal number of the rest.
 fn numbers_of(subpools: &[PrefixPool]) -> Vec<Range<u16>> {
     let count = |subpool: &PrefixPool| match &subpool.kind {
         PoolKind::Single(_)
@@ -485,11 +485,11 @@ fn numbers_of(subpools: &[PrefixPool]) -> Vec<Range<u16>> {
         .filter(|subpool| count(subpool).is_none())
         .count();
     let left = usize::from(Cursor::SERVERS_MAX).saturating_sub(fixed);
-    let share = (left / clusters.max(1)).max(1);
+    let each = (left / clusters.max(1)).max(1);
     let mut from = 0;
     let numbers = subpools.iter().map(|subpool| {
         let first = from;
-        from += count(subpool).unwrap_or(share);
+        from += count(subpool).unwrap_or(each);
         first as u16..from as u16
     });
     numbers.collect()

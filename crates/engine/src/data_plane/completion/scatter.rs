@@ -4,7 +4,7 @@ use respool_protocol::commands::Names;
 
 use crate::data_plane::completion::local::ScriptEffect;
 
-/// The completion of a request of which several servers have a part.
+/// The completion of a request that several servers execute.
 #[derive(Debug)]
 pub(crate) enum ScatterCompletion {
     /// SCAN of server `number`, and then of server `next`. `sifted_by`: a pattern for the keys that
@@ -16,7 +16,7 @@ pub(crate) enum ScatterCompletion {
     },
     /// The reply names keys without the prefix that respool removes for its server.
     Named(Names),
-    /// A scattered request: this is the part of this number.
+    /// A share of a scattered request, with its number.
     Share { index: u16, effect: ScriptEffect },
 }
 
