@@ -7,7 +7,7 @@ use std::process::{Child, Command};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
 /// Starts `command` as a child that the kernel kills with SIGKILL when **the calling thread** ends,
-/// in any way. So call it from the main thread, whose end is the end of the process.
+/// in any way. So call it from the main thread: its end is the end of the process.
 ///
 /// # Errors
 /// As [`Command::spawn`].

@@ -37,7 +37,7 @@ pub(crate) struct Handshakes {
     slots: Vec<Option<ClientHandshake>>,
     /// Indexes of empty slots.
     free: Vec<usize>,
-    /// Indexes of handshakes whose sockets are ready in this turn, in the order of the events.
+    /// Indexes of handshakes with sockets that are ready in this turn, in the order of the events.
     ready: VecDeque<usize>,
 }
 
@@ -88,7 +88,7 @@ impl Handshakes {
         self.ready.push_back(index);
     }
 
-    /// The next handshake whose socket is ready.
+    /// The next handshake with a ready socket.
     pub(crate) fn next_ready(&mut self) -> Option<usize> {
         self.ready.pop_front()
     }

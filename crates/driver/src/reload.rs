@@ -292,7 +292,7 @@ impl Reloader {
         Ok(())
     }
 
-    /// Prepares a reload, whose new addresses are bound by `open`.
+    /// Prepares a reload. `open` binds its new addresses.
     fn prepare_with(
         &mut self,
         mut reload: Reload,

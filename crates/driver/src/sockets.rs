@@ -196,7 +196,7 @@ pub(crate) struct LinkSocket {
     /// Number of this connection attempt, unique within the worker.
     pub(crate) attempt: u64,
     pub(crate) stage: ConnectStage,
-    /// The address that the engine named, whose host is the name of the server.
+    /// The address that the engine named. Its host is the name of the server.
     pub(crate) to: Address,
     /// Addresses of the server's host name that were not tried yet; the last one is next.
     pub(crate) untried: Vec<SocketAddr>,

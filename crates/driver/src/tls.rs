@@ -289,7 +289,7 @@ impl TlsStream {
     }
 
     /// Writes output, of which the first [`TlsStream::sealed`] bytes are in records already.
-    /// Returns the number of bytes whose records have left.
+    /// Returns the number of bytes in records that have left.
     pub(crate) fn write(
         &mut self,
         fd: &OwnedFd,

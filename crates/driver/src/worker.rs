@@ -195,7 +195,7 @@ pub(crate) struct WorkerLoop {
     links: Vec<Option<LinkSocket>>,
     /// Number of connection attempts so far.
     attempts: u64,
-    /// Sockets of closed sessions whose input is discarded, each until its time.
+    /// Sockets of closed sessions. Their input is discarded, each until its time.
     lingering: VecDeque<(Instant, ByteStream)>,
     /// Read buffer of all sockets.
     buffer: Vec<u8>,
@@ -839,8 +839,9 @@ impl WorkerLoop {
 
 /// Handshakes of clients.
 impl WorkerLoop {
-    /// Continues the handshakes whose clients have sent something. Sessions go first: this comes at
-    /// the end of a turn, and takes a bounded time of it. Handshakes that are left out stay ready.
+    /// Continues the handshakes of clients that have sent something. Sessions go first: this comes
+    /// at the end of a turn, and takes a bounded time of it. Handshakes that are left out stay
+    /// ready.
     fn shake_hands(&mut self) {
         let Some(first) = self.handshakes.next_ready() else {
             return;
@@ -896,7 +897,7 @@ impl WorkerLoop {
         }
     }
 
-    /// Makes a session of a client whose handshake is done. Returns whether it has sent something.
+    /// Makes a session of a client after its handshake. Returns whether it has sent something.
     fn admit(&mut self, index: usize, outcome: ReadOutcome) -> bool {
         let Some(handshake) = self.handshakes.remove(index) else {
             return false;
@@ -1343,12 +1344,12 @@ impl WorkerLoop {
             // epoll.
             let _ = epoll::delete(&self.epoll, &listener.socket);
         }
-        // A client whose handshake goes on has sent no request.
+        // A client in its handshake has sent no request.
         self.shared
             .sessions
             .fetch_sub(self.handshakes.len(), Ordering::Relaxed);
         self.handshakes = Handshakes::default();
-        // Requests that have arrived are still executed. Sessions whose input is held are not read.
+        // Requests that have arrived are still executed. Sessions with held input are not read.
         self.read_out(0..self.sessions.len(), DRAIN_READS_MAX);
         self.engine.handle_drain();
     }

@@ -202,7 +202,7 @@ pub(crate) struct DataPlane {
     next_session: u64,
 
     // Requests: their classes and shapes.
-    /// The class of each command whose requests go to a server without further checks.
+    /// The class of each command that goes to a server without further checks.
     pub(crate) direct_classes: Box<[Option<Class>]>,
     /// The shape of the last requests on the hot path.
     pub(crate) shape_cache: ShapeCache,

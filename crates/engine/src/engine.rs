@@ -95,7 +95,7 @@ impl Engine {
         }
     }
 
-    /// Writes the state of the worker's thread, pools and servers into `report`, whose buffers are
+    /// Writes the state of the worker's thread, pools and servers into `report`. Its buffers are
     /// used again.
     pub fn report(&self, report: &mut WorkerReport) {
         self.discovery.report(&self.plane, report);
@@ -230,7 +230,7 @@ impl Engine {
         self.pinned.end_session(&mut self.plane, session);
     }
 
-    /// A client whose socket is not read sends no more bytes. Unread bytes may still be in the
+    /// A client has ended its input while its socket is not read. Unread bytes may still be in the
     /// socket, and may be many.
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let end = self.plane.end_unread_input(session);
@@ -410,7 +410,7 @@ impl Engine {
         self.pinned.forget_cut_request(&mut self.plane, id);
     }
 
-    /// Continues the sessions whose last reason to wait has gone. One session continues in any
+    /// Continues the sessions without a reason to wait any more. One session continues in any
     /// case. If memory grows much, the rest continues in the next turn: their replies need room
     /// until they are written.
     #[inline]

@@ -60,7 +60,7 @@ impl Local {
         }
     }
 
-    /// Drops the answers of a server whose entry belongs to another one now.
+    /// Drops the answers of a server after another one got its entry.
     pub(crate) fn forget_server(&mut self, plane: &mut DataPlane, server: ServerId) {
         self.catalog
             .forget_server(&mut plane.learned_commands, server);

@@ -176,7 +176,8 @@ impl Pinned {
         }
     }
 
-    /// Ends the wait of a session whose client sends no more, and drops a request without an end.
+    /// Ends the wait of a session after its client has ended its input, and drops a request without
+    /// an end.
     pub(crate) fn end_input(&mut self, plane: &mut DataPlane, id: SessionId, end: InputEnd) {
         match end {
             InputEnd::Closed => {}

@@ -424,7 +424,7 @@ impl Pubsub {
         })
     }
 
-    /// Asks again for a channel whose slot the server has refused. `has_no_owner`: the request
+    /// Asks again for a channel after the server has refused its slot. `has_no_owner`: the request
     /// fails instead.
     pub(crate) fn defer_hub_request(
         &mut self,

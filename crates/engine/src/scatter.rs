@@ -40,7 +40,7 @@ pub(crate) struct Scatter {
 /// The memory that the merge buffer keeps between two replies.
 const REPLY_BYTES_KEPT: usize = 64 << 10;
 
-/// The error for a request whose keys are in more groups than there are group numbers.
+/// The error for a request with keys in more groups than there are group numbers.
 const MANY: &[u8] =
     b"ERR respool: the keys are in too many slots of several Clusters: ask for less at once";
 /// The error for SCAN if the pool has more servers than there are server numbers in a cursor.
@@ -141,7 +141,7 @@ enum ScanOutcome {
     },
 }
 
-/// A scattered request whose parts have all come, with the reply that was made of them.
+/// A scattered request with all its parts, and the reply that was made of them.
 pub(crate) struct Finished {
     /// The session and the place of the request.
     pub(crate) entry: Entry,
@@ -177,7 +177,7 @@ impl ReplyWork {
 }
 
 impl Scatter {
-    /// Divides a request whose keys belong to several servers: each owner gets the share with its
+    /// Divides a request with keys of several servers: each owner gets the share with its
     /// keys.
     fn divide<'a>(
         &self,
@@ -367,7 +367,7 @@ impl Scatter {
         Ok((bytes, completion))
     }
 
-    /// Divides a request whose keys belong to several servers, and sends the shares.
+    /// Divides a request with keys of several servers, and sends the shares.
     pub(crate) fn dispatch_divided(
         &mut self,
         plane: &mut DataPlane,

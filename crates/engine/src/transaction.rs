@@ -53,7 +53,7 @@ pub(crate) struct Transaction {
     /// A request leaves a trace on its connection. So the session needs its own link, which nothing
     /// uses afterwards.
     taints: bool,
-    /// Requests whose results respool makes or changes, with their places.
+    /// Requests with results that respool makes or changes, and their places.
     local_results: Vec<(u32, LocalResult)>,
 }
 

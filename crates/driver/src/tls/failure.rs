@@ -1,4 +1,4 @@
-//! Errors of a connection, in words for the log and for the clients whose requests fail.
+//! Errors of a connection, in words for the log and for the clients of failed requests.
 
 use rustix::io::Errno;
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};

@@ -351,7 +351,7 @@ proptest! {
     }
 }
 
-/// A pair whose peer knows TLS 1.2 alone.
+/// A pair with a peer that knows TLS 1.2 alone.
 fn old_pair(ca: &TestCa, is_link: bool) -> TestPair {
     let listener = ListenerTls::new(&ca.listener(vec![ca.issue("localhost")])).unwrap();
     let link = ServerTls::new(&ca.server()).unwrap();
@@ -555,7 +555,7 @@ fn certificate_is_chosen_by_name() {
     }
 }
 
-/// A listener whose certificate is valid in one year alone. A start would refuse it.
+/// A listener with a certificate that is valid in one year alone. A start would refuse it.
 fn of_year(ca: &TestCa, year: i32) -> Arc<rustls::ServerConfig> {
     let identity = ca.issue_with("localhost", |params| {
         params.not_before = date_time_ymd(year, 1, 1);
@@ -916,7 +916,7 @@ fn system_without_ca_is_a_problem_with_a_remedy() {
     }
 }
 
-/// A server whose address is a path has no name, so its certificate needs a configured one.
+/// A server with a path as its address has no name, so its certificate needs a configured one.
 #[test]
 fn unix_socket_needs_a_configured_name() {
     let ca = TestCa::new();

@@ -161,7 +161,7 @@ impl Access {
         }
     }
 
-    /// Tries logins whose time has come, and emits reports of refused logins for the log.
+    /// Tries logins that are due, and emits reports of refused logins for the log.
     pub(crate) fn tick_guesses(&mut self, plane: &mut DataPlane) {
         let now = plane.now;
         let mut due = Vec::new();

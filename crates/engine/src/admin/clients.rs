@@ -216,7 +216,7 @@ impl Admin {
         }
     }
 
-    /// Ends the pauses whose time is over.
+    /// Ends the pauses that are over.
     pub(crate) fn end_pauses(&mut self, plane: &mut DataPlane) {
         let now = plane.now;
         while let Some(over) = plane.pauses.iter().find(|pause| now >= pause.until) {

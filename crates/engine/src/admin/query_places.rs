@@ -148,7 +148,7 @@ mod tests {
         assert_eq!(places.next(9), [session(0)]);
         assert!(places.may_ask(QueryClass::Quick, true, usize::MAX));
         places.begin(QueryClass::Quick);
-        // A session that was woken, and whose place is gone again, is the next one.
+        // A woken session that finds its place taken again is the next one.
         places.wait(QueryClass::Quick, session(0), true);
         places.end(QueryClass::Quick);
         assert_eq!(places.next(9), [session(0)]);

@@ -288,7 +288,7 @@ fn control_asked(
     Ok(Some(PendingControl::Set { pairs }))
 }
 
-/// The reply to CONFIG GET: the options whose names match a pattern.
+/// The reply to CONFIG GET: the options with names that match a pattern.
 fn values_of(
     rule: &FlushRule,
     switches: &CoalescingSwitches,

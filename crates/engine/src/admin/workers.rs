@@ -38,7 +38,7 @@ use crate::data_plane::worker_query::{
 };
 
 impl WorkerQuery {
-    /// The class in whose places this query counts.
+    /// The class of the places in which this query counts.
     fn class(&self) -> QueryClass {
         match self {
             WorkerQuery::Admin(AdminQuery::List(_)) => QueryClass::List,
@@ -363,7 +363,7 @@ impl Admin {
         OwnQuestion { ticket, question }
     }
 
-    /// Answers the pauses whose earlier requests are all answered. `oldest_deferred`: when the
+    /// Answers the pauses without an unanswered earlier request. `oldest_deferred`: when the
     /// oldest deferred request of a pool was read.
     pub(crate) fn settle_pauses(
         &mut self,

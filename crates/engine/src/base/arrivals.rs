@@ -190,7 +190,7 @@ mod tests {
 
     const MAX_DELAY_US: u32 = 200;
 
-    /// A batch does not wait for the lone client whose request it holds.
+    /// A batch does not wait for a lone client that has its request in it.
     #[test]
     fn lone_client_never_waits() {
         let mut forecast = ArrivalForecast::new(MAX_DELAY_US);

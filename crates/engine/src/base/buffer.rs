@@ -167,8 +167,8 @@ impl Unanswered {
     }
 }
 
-/// Frees the room of a buffer whose bytes may wait for long, if the room exceeds half their length.
-/// A quarter stays, so a buffer that grows and shrinks by turns is copied once per quarter.
+/// Frees the room of a buffer if its bytes may wait for long and the room exceeds half their
+/// length. A quarter stays, so a buffer that grows and shrinks by turns is copied once per quarter.
 pub(crate) fn shrink(bytes: &mut Vec<u8>) {
     if bytes.capacity() > bytes.len() + bytes.len() / 2 + SMALL_BYTES {
         bytes.shrink_to(bytes.len() + bytes.len() / 4);

@@ -123,7 +123,7 @@ pub(crate) fn server_down_error_at(
     }
 }
 
-/// The outcome of a request whose client gets an error reply, as a metric tells it.
+/// The outcome of a request that is answered with an error, as a metric tells it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ErrorOutcome {
     /// A server has replied with the error.

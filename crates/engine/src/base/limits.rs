@@ -450,7 +450,7 @@ pub const POLLS_PER_TICK: usize = 64;
 /// The time between two polls of a blocking command, milliseconds.
 pub const POLL_AGAIN_MS: u32 = 100;
 
-/// Users in use whose passwords clients have given to one worker.
+/// Users in use with passwords that clients have given to one worker.
 pub const LOGINS_MAX: usize = 1 << 10;
 /// Passwords of one user of a pool's servers with which links log in. At the limit: a session with
 /// another valid password uses links with the newest of these.

@@ -1,5 +1,5 @@
-//! A slab: a table whose entries keep their index. A generation in each handle tells the handles of
-//! earlier entries apart.
+//! A slab: a table with entries that keep their index. A generation in each handle tells the
+//! handles of earlier entries apart.
 
 use std::marker::PhantomData;
 

@@ -14,7 +14,7 @@ use crate::data_plane::session::{Flags, Origin, Pins, Session, SessionState};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::slow_readers::DEFAULT_LANE;
 
-/// The state of a session whose client sends no more bytes.
+/// The state of a session after its client has ended its input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InputEnd {
     /// It is closed.
@@ -100,7 +100,7 @@ impl DataPlane {
         self.input_end(id, self.is_to_wait(id))
     }
 
-    /// A client whose socket is not read sends no more bytes. Its unread bytes count as input.
+    /// A client has ended its input while its socket is not read. Unread bytes count as input.
     pub(crate) fn end_unread_input(&mut self, id: SessionId) -> InputEnd {
         let is_finished = self.sessions.get(id).is_some_and(Session::is_finished);
         self.input_end(id, self.is_to_wait(id) || is_finished)
@@ -176,7 +176,8 @@ mod tests {
     use super::*;
     use crate::data_plane::test_plane::{plane_with_link, session_of};
 
-    /// A session whose client sends no more goes on. In a pause it takes no more requests.
+    /// A session goes on after its client has ended its input. In a pause it takes no more
+    /// requests.
     #[test]
     fn end_of_input_depends_on_the_wait_of_the_session() {
         let (mut plane, _) = plane_with_link();

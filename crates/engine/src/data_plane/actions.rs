@@ -112,7 +112,7 @@ pub enum Event {
     OptionsSet {
         /// The client's address.
         peer: String,
-        /// The name of the pool whose options were set.
+        /// The name of the pool of the options.
         pool: String,
         /// The client's listener. Options of a listener are set for this one.
         listener: String,

@@ -71,7 +71,7 @@ mod tests {
 
     const SEQ: u32 = u32::MAX;
 
-    /// A burst of so many bytes, whose first request has 10.
+    /// A burst of so many bytes. Its first request has 10.
     fn burst(bytes: usize) -> Burst {
         let mut burst = Burst::default();
         burst.begin(SEQ, bytes);

@@ -90,7 +90,7 @@ impl DataPlane {
         true
     }
 
-    /// The hot path of a request whose only key is the argument `at`. `false`: the slow path must
+    /// The hot path of a request with one key, the argument `at`. `false`: the slow path must
     /// take the request.
     fn put_without_prefix(
         &mut self,

@@ -324,7 +324,7 @@ pub(crate) enum Completed {
     Last(LastReply),
 }
 
-/// An entry whose last reply has come.
+/// An entry after its last reply has come.
 pub(crate) struct LastReply {
     pub(crate) entry: Entry,
     pub(crate) completion: Completion,

@@ -1,4 +1,4 @@
-//! Composite replies: the steps that are left of a request whose reply respool puts together.
+//! Composite replies: the steps left of a reply that respool puts together.
 //! Examples are the rest of an EXEC in which some requests were about the session, and the HELLO
 //! around an AUTH.
 //!

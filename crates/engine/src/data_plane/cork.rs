@@ -98,7 +98,7 @@ impl DataPlane {
         self.turn.corked.insert(index, (until, id));
     }
 
-    /// Marks the sessions to be written whose outputs have waited long enough.
+    /// Marks the sessions for writing if their outputs have waited long enough.
     pub(crate) fn uncork(&mut self) {
         while let Some((until, id)) = self.turn.corked.front().copied() {
             let session = self.sessions.get_mut(id);

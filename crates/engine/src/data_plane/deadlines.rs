@@ -50,7 +50,7 @@ pub(crate) struct SessionDeadlines {
     pub(crate) given_up_on: Vec<LinkId>,
 }
 
-/// The sessions whose requests wait.
+/// The sessions with requests that wait.
 #[derive(Debug, Default)]
 pub(crate) struct WaitingSince {
     /// Bytes that wait, by session. A map keeps its memory: with pipelines, sessions come and go in
@@ -244,7 +244,7 @@ impl DataPlane {
         Time(self.now.0.saturating_sub(waited * STAMP_TICK_US))
     }
 
-    /// A tick: continues each session whose next request is past its deadline. The request gets an
+    /// A tick: continues each session if its next request is past its deadline. The request gets an
     /// error.
     pub(crate) fn tick_held_bytes(&mut self) {
         let mut over = Vec::new();

@@ -109,7 +109,7 @@ impl Dedup {
     }
 }
 
-/// Mixes in each word by a multiplication whose halves are folded, as wyhash does it (Wang Yi).
+/// Mixes in each word by a multiplication, and folds its halves, as wyhash does it (Wang Yi).
 pub(crate) fn hash(string: &[u8]) -> u64 {
     const SEED: u64 = 0x9e37_79b9_7f4a_7c15;
     let mix = |hash: u64, word: u64| {

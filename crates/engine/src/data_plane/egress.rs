@@ -65,7 +65,7 @@ pub(crate) enum EgressStop {
     Completion { len: usize },
     /// The next reply may answer no request.
     Special { len: usize },
-    /// The end of a reply whose beginning came before.
+    /// The end of a reply that began in an earlier read.
     Rest { len: usize },
     /// The beginning of a reply, up to the end of the bytes.
     Beginning,
@@ -196,7 +196,7 @@ pub(crate) struct EndedReply {
 
 /// Replies that come in fragments, and the end of a read.
 impl DataPlane {
-    /// Takes the end of a reply whose beginning came before.
+    /// Takes the end of a reply that began in an earlier read.
     pub(crate) fn end_fragment(&mut self, id: LinkId, bytes: &[u8]) -> Option<EndedReply> {
         self.note_reply_bytes(id, bytes.len(), true);
         let link = self.links.get_mut(id)?;
@@ -572,7 +572,7 @@ impl DataPlane {
             self.hold(id, Holds::OUTPUT);
         }
         match owed {
-            // The link whose bytes are being taken brings the output.
+            // The output comes from the link that is being read.
             true if is_routed => self.turn.slowed_by_current_read.push(id),
             true => self.turn.slow_pairs.push((link, id)),
             false => {}

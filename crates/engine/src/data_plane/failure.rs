@@ -101,7 +101,7 @@ impl DataPlane {
         }
     }
 
-    /// Fails a large request whose link was lost before all of it was sent. The request was not
+    /// Fails a large request after its link was lost before all of it was sent. The request was not
     /// executed. The rest of its bytes is read and dropped.
     pub(crate) fn fail_large(&mut self, session_id: SessionId, link: LinkId, cause: Cause<'_>) {
         let Some(session) = self.sessions.get_mut(session_id) else {

@@ -58,7 +58,7 @@ pub(crate) struct AttemptTime {
     pub(crate) is_charged: bool,
 }
 
-/// The state of a session whose logins had to wait or were wrong.
+/// The state of a session with logins that had to wait or were wrong.
 #[derive(Default)]
 pub(crate) struct Attempts {
     /// When the session asked the server for its user, while it waits for a link to ask on.
@@ -72,7 +72,7 @@ pub(crate) struct Attempts {
 /// Refused logins of one source that are not in the log yet.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct GuessReport {
-    /// `None`: several sources whose entries were dropped.
+    /// `None`: several sources without an entry any more.
     pub(crate) source: Option<Source>,
     pub(crate) count: u64,
 }
@@ -85,7 +85,7 @@ pub(crate) struct GuessReport {
 #[derive(Debug, Default)]
 pub(crate) struct GuessDelay {
     suspects: HashMap<Source, Suspect>,
-    /// Refused logins of sources whose entries were dropped before they were reported.
+    /// Refused logins of sources that lost their entries before a report.
     forgotten: UnreportedLogins,
 }
 

@@ -368,7 +368,7 @@ pub(crate) enum HandshakeReply {
 /// The first bytes of an alert of TLS.
 const TLS_ALERT: &[u8] = &[0x15, 3];
 
-/// The reason of a link without TLS whose server answered with TLS.
+/// The reason of a link without TLS to a server that answered with TLS.
 const SPEAKS_TLS: &str =
     "the server speaks TLS at this port: write rediss in place of redis in its URL";
 

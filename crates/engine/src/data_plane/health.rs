@@ -145,7 +145,7 @@ impl DataPlane {
         }
     }
 
-    /// Fails the requests that wait on a link whose attempt takes longer than `PROBE_MS`, if its
+    /// Fails the requests that wait on a link if its attempt takes longer than `PROBE_MS` and its
     /// server was away before.
     pub(crate) fn tick_late_attempt(&mut self, id: LinkId) {
         if self.note_late(id) {
@@ -154,7 +154,7 @@ impl DataPlane {
         }
     }
 
-    /// Notes a link whose attempt takes longer than `PROBE_MS`, if its server was away before.
+    /// Notes a link if its attempt takes longer than `PROBE_MS` and its server was away before.
     /// Returns whether the requests that wait on the link fail.
     fn note_late(&mut self, id: LinkId) -> bool {
         let now = self.now;

@@ -351,8 +351,8 @@ mod tests {
         }
     }
 
-    /// The hottest of many keys are found from a sample, with nearly their fractions. Two workers show
-    /// the same as one with all requests.
+    /// The hottest of many keys are found from a sample, with almost their fractions. Two workers
+    /// show the same as one with all requests.
     #[test]
     fn hottest_keys_are_found_from_a_sample() {
         let mut workers = [sampling(20), sampling(20)];

@@ -21,7 +21,7 @@ use crate::data_plane::session_state::Holds;
 use crate::data_plane::takeover::is_busy;
 use crate::routing::pool::ServerId;
 
-/// A whole request whose command is in the table.
+/// A whole request with a command of the table.
 #[derive(Clone, Copy)]
 pub(crate) struct Request<'a> {
     pub(crate) bytes: &'a [u8],

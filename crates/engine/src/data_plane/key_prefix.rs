@@ -1,7 +1,7 @@
 //! Servers that see keys without the prefix that routes to them ([`PrefixPool::strip`]).
 //!
 //! ```text
-//!   route    GET user:1     by its whole key: to the servers of `user:`, whose keys lose it
+//!   route    GET user:1     by its whole key: to the servers of `user:`, where keys lose it
 //!   server   GET 1          the bytes from here on: sent, queued, kept or retried
 //!   reply    unchanged, or with `user:` in front of the keys that it names
 //! ```
@@ -10,8 +10,8 @@
 //! does. So no prefix is removed twice, and no shortened key is routed. A link goes to one server,
 //! so its server says which prefix belongs in front of the keys in its replies.
 //!
-//! respool refuses a request whose keys it cannot find. A client gets the same replies as from a
-//! server whose keys have their prefix, or it gets an error.
+//! respool refuses a request with keys that it cannot find. A client gets the same replies as from
+//! a server that has the keys with their prefix, or it gets an error.
 //!
 //! [`PrefixPool::strip`]: crate::base::settings::PrefixPool::strip
 
@@ -32,8 +32,8 @@ use crate::data_plane::owners::{LeadingCommand, looks_elsewhere};
 use crate::data_plane::session::Flags;
 use crate::routing::pool::ServerId;
 
-/// The error for a request whose keys cannot be found. The servers refuse it, too, as far as they
-/// are known.
+/// The error for a request with keys that cannot be found. The servers refuse it, too, as far as
+/// they are known.
 pub(crate) const UNKNOWN_ARGUMENTS: &[u8] =
     b"ERR respool: the keys of this command cannot be found, and servers of the pool see keys without \
     their prefix: the number of arguments or of keys is wrong, or the subcommand is unknown";
@@ -57,7 +57,7 @@ const UNCLEAR: &[u8] =
 const NO_SCAN: &[u8] =
     b"ERR respool: with `strip`, SCAN takes only MATCH, COUNT and TYPE, each with a value";
 
-/// The error for an executed command whose reply may name keys without their prefix.
+/// The error for an executed command with a reply that may name keys without their prefix.
 const MISSHAPEN: &[u8] =
     b"-UNKNOWN respool: the command was executed, but its reply has an unexpected shape: \
     the keys in it cannot be given their prefix\r\n";
@@ -186,7 +186,7 @@ impl Stripped {
 }
 
 impl DataPlane {
-    /// Refuses a request whose keys cannot be given to a server without their prefix.
+    /// Refuses a request with keys that cannot be given to a server without their prefix.
     pub(crate) fn refuse_stripped(&mut self, id: SessionId, text: &[u8]) -> Dispatched {
         self.counters.commands_refused += 1;
         self.refuse_queued(id, text)

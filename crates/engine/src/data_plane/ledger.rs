@@ -29,7 +29,7 @@ use crate::data_plane::session::Pins;
 ///                                                     ^ the end of `allowed`
 /// ```
 ///
-/// The ledger has an entry for every request whose reply has not come, even if no session waits for
+/// The ledger has an entry for every request until its reply has come, even if no session waits for
 /// it. A reply belongs to the front entry alone. An entry leaves only when its reply ends or the
 /// connection does. The ledger keeps the request's bytes as long: a lost read can be sent again.
 #[derive(Debug, Default)]
@@ -390,7 +390,7 @@ impl Ledger {
         self.completions.iter().any(is)
     }
 
-    /// The session whose SHUTDOWN is with the server and has no answer.
+    /// The session of an unanswered SHUTDOWN that the server has got.
     pub(crate) fn is_shut_down_by(&self) -> Option<SessionId> {
         let is_shutdown =
             |request: &HeldRequest<'_>| matches!(request.completion, Some(Completion::Shutdown));
@@ -438,7 +438,7 @@ impl Ledger {
         self.movable += count * u32::from(first.class.may_move());
     }
 
-    /// Appends a request whose reply has a completion.
+    /// Appends a request with a completion for its reply.
     pub(crate) fn push_with(&mut self, entry: Entry, request: &[u8], completion: Completion) {
         debug_assert!(entry.has_completion(), "an entry with a completion says so");
         self.completions.push_back(completion);
@@ -582,7 +582,7 @@ impl Ledger {
         self.bytes.answer(count);
     }
 
-    /// Appends the entry of a large request whose last bytes pass through in the turn of `now`.
+    /// Appends the entry of a large request. Its last bytes pass through in the turn of `now`.
     pub(crate) fn push_streamed(
         &mut self,
         entry: Entry,
@@ -863,7 +863,7 @@ pub(crate) enum Class {
     Read,
     /// A read equal to the one before it. It was not sent, and gets the same reply.
     Same,
-    /// A read whose reply depends on the data alone.
+    /// A read with a reply that depends on the data alone.
     Pure,
     /// A GET that may be fused.
     Get,

@@ -88,7 +88,7 @@ pub(crate) enum LinkRole {
     Idle,
 }
 
-/// The state of a tunnel: a link whose bytes go through unread (MONITOR).
+/// The state of a tunnel: a link with bytes that go through unread (MONITOR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tunnel {
     /// MONITOR was put on the link. `silent`: its client wants no reply. `read_at`: when the
@@ -298,7 +298,7 @@ pub(crate) struct Link {
     pub(crate) handles_redirects: bool,
     /// Whether a request in flight may wait at the server without a limit.
     pub(crate) waits: bool,
-    /// The state of a link whose bytes go to its session unread (MONITOR).
+    /// The state of a link with bytes that go to its session unread (MONITOR).
     pub(crate) tunnel: Option<Tunnel>,
     /// Whether the server's side may have state of a session. Such a link is closed after use.
     pub(crate) tainted: bool,

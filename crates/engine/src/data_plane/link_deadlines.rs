@@ -332,7 +332,7 @@ impl DataPlane {
         }
     }
 
-    /// Closes a session whose client stopped in the middle of a large request. Such links are few.
+    /// Closes a session if its client stopped in the middle of a large request. Such links are few.
     pub(crate) fn tick_upload(&mut self, id: LinkId) {
         let is_open = |link: &&Link| link.streaming == Streaming::Open;
         let Some(link) = self.links.get(id).filter(is_open) else {

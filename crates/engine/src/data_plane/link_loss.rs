@@ -25,7 +25,7 @@ use crate::routing::pool::ServerId;
 /// A connection that lasted this long was a good one. After its loss, the link connects at once.
 const STABLE_MS: u64 = 1_000;
 
-/// A link that is lost, and whose loss is not handled yet.
+/// A lost link, before its loss is handled.
 #[derive(Debug)]
 pub(crate) struct LostLink {
     pub(crate) link: LinkId,
@@ -74,7 +74,7 @@ pub(crate) struct LinkDown {
     pub(crate) begins_to_track: bool,
     /// The session that has got a fragment of a reply.
     pub(crate) cut_off: Option<SessionId>,
-    /// The session whose SHUTDOWN was with the server.
+    /// The session that has sent the server SHUTDOWN.
     pub(crate) shut_down_by: Option<SessionId>,
     /// Requests that may have been executed, and are not sent again.
     pub(crate) gone: Vec<Entry>,
@@ -138,7 +138,7 @@ impl DataPlane {
         }
     }
 
-    /// Gives a link up whose server has refused the handshake with the error `text`.
+    /// Closes a link after its server has answered the handshake with the error `text`.
     pub(crate) fn lose_refused_link(&mut self, id: LinkId, text: Vec<u8>) {
         if !self.is_link_lost(id) {
             self.push_action(Action::CloseLink(id));

@@ -21,7 +21,7 @@ pub(crate) struct LinkUp {
 }
 
 impl DataPlane {
-    /// Sends the handshake on a link whose socket is connected.
+    /// Sends the handshake on a link with a connected socket.
     pub(crate) fn begin_handshake(&mut self, link_id: LinkId) {
         let Some(server) = self.links.get(link_id).map(|link| link.kind.server) else {
             return;

@@ -30,7 +30,7 @@ pub(crate) fn credentials(name: Option<&[u8]>, password: &[u8]) -> Option<Creden
     })
 }
 
-/// Users of servers whose passwords clients have given. Links send them in their handshake. An
+/// Users of servers with passwords that clients have given. Links send them in their handshake. An
 /// entry is free when no link and no session has that user.
 #[derive(Default)]
 pub(crate) struct Logins {

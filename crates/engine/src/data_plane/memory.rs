@@ -92,7 +92,7 @@ pub(crate) struct Weight {
 pub(crate) struct Audited {
     /// Sessions that have taken too long to authenticate.
     pub(crate) late: Vec<SessionId>,
-    /// Sessions whose incomplete request lies in a buffer that is much too large.
+    /// Sessions with an incomplete request in a buffer that is much too large.
     pub(crate) wasteful: Vec<SessionId>,
 }
 
@@ -206,7 +206,7 @@ pub(crate) struct Memory {
     /// Bytes of sessions that have not authenticated.
     unauthenticated: usize,
     shared: SharedMemory,
-    /// Sessions whose notes have bytes on links.
+    /// Sessions with bytes on links in their notes.
     on_links: Vec<SessionId>,
     /// The next index that [`Memory::audit`] looks at.
     cursor: usize,

@@ -154,7 +154,7 @@ fn says_no_writes(script: &[u8]) -> bool {
 mod tests {
     use super::says_no_writes;
 
-    /// A pause of writes holds every script but one whose first line has the flag `no-writes`.
+    /// A pause of writes holds every script but those with the flag `no-writes` in the first line.
     #[test]
     fn script_with_no_writes_passes_a_pause_of_writes() {
         for reads in [

@@ -166,7 +166,7 @@ impl DataPlane {
     /// has left. `end_session`: ends a session as at the end of the process.
     ///
     /// Sessions come and go between two steps. A new one may take a place that the walk has passed,
-    /// but it is in no pool whose sessions leave.
+    /// but it is in no pool that sessions leave.
     pub(crate) fn go_on_leaving(
         &mut self,
         mut end_session: impl FnMut(&mut DataPlane, SessionId),

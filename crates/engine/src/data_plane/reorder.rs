@@ -16,7 +16,7 @@ pub(crate) struct ReorderBuffer {
     places: Vec<ReorderSlot>,
     passed: usize,
     first: u32,
-    /// Requests whose replies are in the buffer.
+    /// Requests with replies in the buffer.
     parked: usize,
     bytes: Vec<u8>,
     /// Bytes of replies that have left and still take room in `bytes`.
@@ -97,7 +97,7 @@ impl ReorderBuffer {
         Some(self.first.wrapping_add(ahead))
     }
 
-    /// The number of requests whose replies are in the buffer.
+    /// The number of requests with replies in the buffer.
     pub(crate) fn places(&self) -> usize {
         self.parked
     }
@@ -224,7 +224,7 @@ impl ReorderBuffer {
         }
     }
 
-    /// Takes out the requests behind `seq` whose replies came on this link and are too early.
+    /// Takes out the requests behind `seq` with replies that came on this link and are too early.
     pub(crate) fn take_behind(
         &mut self,
         seq: u32,

@@ -1,4 +1,4 @@
-//! The server at which a session reads, in a pool whose owners have replicas.
+//! The server at which a session reads, in a pool with replicas.
 //!
 //! The table of the pool says which server has the session's seat (`routing/replica_table.rs`). A
 //! session that reads its own writes reads at the owner for a while after each write.
@@ -85,7 +85,7 @@ impl DataPlane {
         }
     }
 
-    /// The server for a request of a session, whose keys `owner` owns.
+    /// The server for a request of a session. `owner`: the owner of its keys.
     #[inline]
     pub(crate) fn server_for(
         &mut self,
@@ -218,7 +218,7 @@ impl DataPlane {
         readers.is_none_or(|readers| readers.settings.policy != ReadPolicy::Replica)
     }
 
-    /// The owner whose replica a server is; the server itself if it is no replica.
+    /// The owner of a replica; the server itself if it is no replica.
     pub(crate) fn owner_behind(&self, server: ServerId) -> ServerId {
         self.server(server).replica_of.unwrap_or(server)
     }

@@ -10,7 +10,7 @@
 //! A server closes a connection that it owes more than `client-output-buffer-limit`. Above
 //! `maxmemory-clients` it closes the largest connections. Without a proxy, each client has that
 //! limit for itself. A shared link has it for all its clients. So requests wait before they would
-//! make the link be owed too much. A link whose server has no such limit is bounded by
+//! make the link be owed too much. A link to a server without such a limit is bounded by
 //! `link_unanswered_requests_max` alone.
 //!
 //! The size of a reply is known only when it comes. Until then it is guessed, and the guess is
@@ -323,7 +323,7 @@ impl ReplyBudget {
         self.decide();
     }
 
-    /// Notes bytes of a reply whose end has not come. Returns whether the link becomes careful.
+    /// Notes bytes of a reply without its end. Returns whether the link becomes careful.
     pub(crate) fn note_fragment(&mut self, bytes: usize) -> bool {
         self.coming = self.coming.saturating_add(bytes as u64);
         self.note_size(self.coming)
@@ -980,7 +980,7 @@ mod tests {
         assert_eq!(room.replies_max(), 4);
     }
 
-    /// A link whose server has no limit never checks requests one by one.
+    /// A link to a server without a limit never checks requests one by one.
     #[test]
     fn link_without_a_limit_is_never_careful() {
         let mut room = ReplyBudget::new(1, Time(0));

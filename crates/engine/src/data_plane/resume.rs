@@ -1,4 +1,4 @@
-//! Sessions whose last hold has ended.
+//! Sessions without a hold any more.
 
 use crate::base::handle::SessionId;
 

@@ -85,7 +85,7 @@ pub(crate) struct ShareState {
 }
 
 impl ScatterRequest {
-    /// A request with the place `seq`, whose shares go to these servers.
+    /// A request with the place `seq` and with shares for these servers.
     pub(crate) fn new(
         (seq, silent): (u32, bool),
         id: CommandId,
@@ -189,7 +189,7 @@ impl ScatterRequest {
     }
 }
 
-/// The error for a request whose parts are together larger than respool holds.
+/// The error for a request with parts that are together larger than respool holds.
 fn too_large(limits: &Limits) -> Vec<u8> {
     let most = parts_bytes_max(limits);
     let option = parts_bytes_option(limits);
@@ -215,7 +215,7 @@ fn locate<'a>(
 }
 
 impl DataPlane {
-    /// Adds a request whose shares leave now.
+    /// Adds a request. Its shares leave now.
     pub(crate) fn add_scattered(&mut self, id: SessionId, request: ScatterRequest) {
         let of = self.scattered.get_or_default(id);
         let is_behind = |last: &ScatterRequest| request.seq.wrapping_sub(last.seq) as i32 > 0;

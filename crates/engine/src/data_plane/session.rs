@@ -378,7 +378,7 @@ impl Session {
         ends.max_by_key(ahead)
     }
 
-    /// Whether the request whose reply is next is deferred.
+    /// Whether the request of the next reply is deferred.
     pub(crate) fn head_is_deferred(&self) -> bool {
         let rare = self.rare.as_deref();
         rare.is_some_and(|rare| rare.deferred.first == Some(self.head_seq))
@@ -405,7 +405,7 @@ impl Session {
         requests_len
     }
 
-    /// Takes out the requests behind `seq` whose replies came early on this link, see
+    /// Takes out the requests behind `seq` with replies that came early on this link, see
     /// [`ReorderBuffer::take_behind`].
     pub(crate) fn take_reordered_behind(
         &mut self,

@@ -222,7 +222,7 @@ impl DataPlane {
         }
     }
 
-    /// Logs a request whose bytes are gone, if it is slow: its arguments are its name alone.
+    /// Logs a request without its bytes, if it is slow: its arguments are its name alone.
     /// `link`: [`LinkId::NONE`] if several servers have answered it.
     pub(crate) fn watch_whole(
         &mut self,
@@ -245,7 +245,7 @@ impl DataPlane {
         }
     }
 
-    /// Notes the front request as one whose completion says whether it is sent again.
+    /// Notes that the completion of the front request decides whether the request is sent again.
     #[inline]
     pub(crate) fn begin_slow_completion(&mut self, id: LinkId, front: &Entry) {
         if self.latency.is_slow(front.read_at, self.now_stamp) {

@@ -92,7 +92,7 @@ pub(crate) struct TargetNews {
     pub(crate) is_here: bool,
 }
 
-/// Whether all replies before `place` are out, for a session whose next reply is that of `head`.
+/// Whether all replies before `place` are out. `head`: the place of the next reply.
 fn is_passed(place: u32, head: u32) -> bool {
     head.wrapping_sub(place) as i32 >= 0
 }

@@ -15,7 +15,7 @@ use crate::data_plane::session::Session;
 pub(crate) enum Cleanup {
     /// The session was closed: all that it held.
     Closed(SessionId, Box<Session>),
-    /// The session whose pinned link has brought its last reply.
+    /// The pinned link of this session has brought its last reply.
     Unpinned(SessionId),
     /// The session may leave its pool, which has ended, and waits for that with nothing unanswered.
     MayLeave(SessionId),
@@ -61,9 +61,9 @@ pub(crate) struct TurnLists {
     pub(crate) dirty: Vec<SessionId>,
     /// Ranges of replies that their session may get at once, from the bytes that are being read.
     pub(crate) reply_ranges: Vec<ReplyRange>,
-    /// Sessions whose last reason to wait has gone.
+    /// Sessions without a reason to wait any more.
     pub(crate) resume: ResumeQueue,
-    /// Sessions whose reading may have to be switched on or off.
+    /// Sessions for which reading may have to be switched on or off.
     pub(crate) reading: Vec<SessionId>,
     /// Commands for the driver.
     pub(crate) actions: VecDeque<Action>,

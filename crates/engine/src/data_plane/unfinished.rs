@@ -1,4 +1,4 @@
-//! Requests whose end has not come.
+//! Requests without their end.
 
 use respool_protocol::request::{RequestScanner, Tail, Violation};
 
@@ -8,7 +8,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::session::Flags;
 
-/// The handling of a request whose end has not come.
+/// The handling of a request without its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unfinished {
     /// The session is refused: it sent much and has not authenticated.
@@ -32,7 +32,7 @@ pub(crate) struct LargeRequest {
 }
 
 impl DataPlane {
-    /// Judges a request that begins with `rest`, and whose end has not come.
+    /// Judges a request that begins with `rest`, without its end.
     pub(crate) fn judge_unfinished(
         &mut self,
         id: SessionId,

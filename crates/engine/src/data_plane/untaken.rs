@@ -39,7 +39,7 @@ pub(crate) fn is_stuck(session: &Session, now: Time) -> bool {
 }
 
 impl DataPlane {
-    /// Reads on, or closes, sessions whose clients take no output.
+    /// Reads on, or closes, the sessions of clients that take no output.
     pub(crate) fn tick_untaken(&mut self) {
         let limits = &self.settings.limits;
         let (most, stall_ms) = (limits.session_input_bytes_max, limits.session_stall_ms);

@@ -28,7 +28,7 @@ pub(crate) struct LinkWaiters {
     pub(crate) shared: Waiters,
     /// Sessions that wait for a link of their own within `pinned-links-max`.
     pub(crate) pinned: Waiters,
-    /// Sessions whose large request waits for a link within `streaming-links-max`.
+    /// Sessions with a large request that waits for a link within `streaming-links-max`.
     pub(crate) streaming: Waiters,
     /// Sessions with a command that waits for an emergency link.
     pub(crate) emergency: VecDeque<SessionId>,

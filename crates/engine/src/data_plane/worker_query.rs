@@ -114,9 +114,9 @@ pub enum AdminQuery {
     Set {
         /// The time of the change, and the worker of the session that made it.
         at: (Time, usize),
-        /// The pool whose options change.
+        /// The pool of the options.
         pool: u16,
-        /// The listener whose options change.
+        /// The listener of the options.
         listener: u16,
         /// Pairs of option and value.
         values: Vec<(usize, u32)>,

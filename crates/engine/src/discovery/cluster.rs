@@ -62,7 +62,7 @@ pub(crate) struct ClusterBelief {
     pub(super) epoch: u64,
     /// The ids of the nodes in that topology.
     pub(super) known: BTreeSet<String>,
-    /// Nodes whose last answer described another Cluster.
+    /// Nodes that described another Cluster in their last answer.
     pub(super) foreign_nodes: BTreeSet<ServerId>,
     /// Nodes that answered with an older epoch since a node last answered with ours.
     pub(super) behind: HashSet<ServerId>,
@@ -164,7 +164,7 @@ impl ClusterBelief {
         is_news
     }
 
-    /// Lists the owners anew. `all`: the servers, whose addresses stand in for unknown ids.
+    /// Lists the owners anew. `all`: the servers. Their addresses stand in for unknown ids.
     pub(super) fn list_owners(&self, slots: &mut SlotTable, all: &[Server]) {
         slots.list_owners(|server| match self.names.get(&server) {
             Some(name) => name.clone(),
@@ -296,7 +296,7 @@ impl Discovery {
         let (belief, slots) = self.cluster_of(&mut plane.pools, pool)?;
         let mut moved: BTreeSet<(ServerId, ServerId)> = BTreeSet::new();
         for slot in 0..SLOTS {
-            // A node whose slot has no owner now may come back, and then redirects the slot itself.
+            // A slot may have no owner now. Its last one may come back, and then redirects it.
             let Some(owner) = view.owner(slot).and_then(id_of) else {
                 continue;
             };

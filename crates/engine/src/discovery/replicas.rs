@@ -61,7 +61,7 @@ pub(crate) struct Readers {
     looked_at: Time,
 }
 
-/// A server that may be read, and the owner whose keys it has.
+/// A server that may be read, and the owner of its keys.
 #[derive(Debug)]
 struct Reader {
     server: ServerId,
@@ -660,7 +660,7 @@ impl Discovery {
             && !plane.is_lost(reader.owner)
     }
 
-    /// Reports the replicas whose reads begin and end. Owners are not reported.
+    /// Reports the replicas that begin or cease to be read. Owners are not reported.
     fn report_readers(&mut self, plane: &mut DataPlane, pool: usize) {
         let Some(readers) = self.readers.get(&pool) else {
             return;

@@ -183,7 +183,7 @@ impl Discovery {
     }
 }
 
-/// The subpools of a pool for whose keys no server answers.
+/// The subpools of a pool with keys for which no server answers.
 fn without_server(plane: &DataPlane, pool: usize) -> Vec<Unready> {
     let answers = |subpool: u16| {
         let mut servers = plane.pools[usize::from(subpool)].servers().iter();

@@ -62,7 +62,7 @@ impl Engine {
         }
     }
 
-    /// Takes more bytes of a fused MGET's reply, whose first line came in fragments.
+    /// Takes more bytes of a fused MGET's reply, after its first line came in fragments.
     #[cold]
     fn take_rest_of_head(&mut self, id: LinkId, bytes: &[u8]) {
         let Some(link) = self.plane.links.get_mut(id) else {
@@ -155,7 +155,7 @@ impl Engine {
         }
     }
 
-    /// Takes the end of a reply whose beginning came before.
+    /// Takes the end of a reply that began in an earlier read.
     #[inline(never)]
     fn end_partial(&mut self, id: LinkId, bytes: &[u8]) {
         let Some(ended) = self.plane.end_fragment(id, bytes) else {

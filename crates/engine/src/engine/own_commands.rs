@@ -12,7 +12,7 @@ use crate::local::info::{InfoFacts, ask_info, asks_for_us_alone, own_section};
 use crate::local::own_command::OwnCommand;
 
 impl Engine {
-    /// Answers a request whose command the table gives to us.
+    /// Answers a request with a command that the table gives to respool.
     pub(crate) fn answer_locally(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         let plane = &mut self.plane;
         let Some(command) = OwnCommand::of(request.id) else {

@@ -27,8 +27,8 @@ impl Engine {
         false
     }
 
-    /// Handles the error reply in front of a link whose server may redirect. Returns whether the
-    /// request has left the link: it was deferred or answered.
+    /// Handles the error reply in front of a link to a server that may redirect. Returns whether
+    /// the request has left the link: it was deferred or answered.
     #[cold]
     pub(crate) fn handle_refusal(&mut self, id: LinkId, reply: &[u8]) -> bool {
         let plane = &mut self.plane;

@@ -13,7 +13,7 @@ use crate::local::info::shown_info;
 use crate::local::settle::LocalOutcome;
 use crate::pinned::PinnedOutcome;
 
-/// The reply to a block whose MULTI the server refused.
+/// The reply to a block after the server refused its MULTI.
 const NOT_OPENED: &[u8] =
     b"-UNKNOWN respool: the commands were sent and may have been executed, but not as a \
     transaction: the server refused its MULTI\r\n";

@@ -120,7 +120,7 @@ impl Engine {
         dispatched
     }
 
-    /// Dispatches a request whose command is in the table.
+    /// Dispatches a request with a command of the table.
     pub(crate) fn dispatch_known(
         &mut self,
         session_id: SessionId,
@@ -184,7 +184,7 @@ impl Engine {
         dispatched
     }
 
-    /// Dispatches a request whose command the table lacks.
+    /// Dispatches a request with a command that the table lacks.
     fn dispatch_unknown(&mut self, id: SessionId, bytes: &[u8], spans: &[Span]) -> Dispatched {
         let request = UnknownRequest::new(bytes, spans);
         if request.is_report() {

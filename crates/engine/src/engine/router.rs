@@ -824,7 +824,7 @@ mod tests {
         [FirstUp, Present, Present, FirstUp, FirstUp, FirstUp]
     }
 
-    /// The routes of a request whose keys have one owner.
+    /// The routes of a request with keys of one owner.
     fn routes_to_owner() -> [Route; 6] {
         let read = owner(true, Claim::Nothing);
         let queued = owner(false, Claim::Transaction);

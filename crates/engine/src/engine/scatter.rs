@@ -9,7 +9,7 @@ use crate::scatter::{DividedOutcome, Finished, ReplyWork};
 
 /// Requests for several servers.
 impl Engine {
-    /// Divides a request whose keys belong to several servers: each owner gets the share with its
+    /// Divides a request with keys of several servers: each owner gets the share with its
     /// keys.
     pub(crate) fn divide(&mut self, id: SessionId, request: &Request<'_>) -> Dispatched {
         match self.scatter.dispatch_divided(&mut self.plane, id, request) {

@@ -152,7 +152,7 @@ impl CommandCatalog {
         self.rights.invalidate(|(_, of)| of == user);
     }
 
-    /// Forgets a user whose number may be given to another one.
+    /// Forgets a user. Its number may be given to another one.
     pub(crate) fn forget_user(&mut self, learned: &mut LearnedCommands, user: u16) {
         self.invalidate_user(user);
         learned.forget_user(user);
@@ -169,7 +169,7 @@ impl CommandCatalog {
         self.opening_rights.retain(|(of, _), _| *of != server);
     }
 
-    /// Forgets a server whose number is given to another one.
+    /// Forgets a server. Its number is given to another one.
     pub(crate) fn forget_server(&mut self, learned: &mut LearnedCommands, server: ServerId) {
         self.invalidate_server(learned, server);
         self.known.remove(&server);
@@ -274,7 +274,7 @@ impl Local {
         known || !matches!(self.ask_to_open(plane, id, opening), Err(Blocked::Wait))
     }
 
-    /// Checks a request whose command is in the table.
+    /// Checks a request with a command of the table.
     pub(crate) fn admit(
         &mut self,
         plane: &mut DataPlane,

@@ -232,7 +232,7 @@ impl Local {
         })
     }
 
-    /// Number of slots whose owner is not away.
+    /// Number of slots with an owner that is not away.
     fn slots_reached(&self, plane: &DataPlane, pool: usize) -> u32 {
         let cluster = plane.pools[pool].cluster();
         let counts = cluster.filter(|cluster| cluster.is_known);

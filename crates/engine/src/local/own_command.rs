@@ -28,7 +28,7 @@ pub(crate) enum OwnCommand {
     Subscription { kind: ChannelKind, adds: bool },
     /// MONITOR.
     Monitor,
-    /// A command whose reply names the target of a tracking session.
+    /// A command with a reply that names the target of a tracking session.
     TargetName,
     /// CLIENT TRACKING, which may name a target.
     Tracking,

@@ -69,7 +69,7 @@ impl ReportCommand {
         }
     }
 
-    /// The command of the server whose right it needs.
+    /// The command of the server that its user must have the right to.
     fn right(&self) -> CommandId {
         match self {
             ReportCommand::SlowlogReset | ReportCommand::HotkeysReset => id::LATENCY_RESET,

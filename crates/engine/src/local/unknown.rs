@@ -17,7 +17,7 @@ use crate::local::Local;
 use crate::local::catalog::may_be_a_name;
 use crate::local::report_command::RESPOOL;
 
-/// A request whose command the table lacks.
+/// A request with a command that the table lacks.
 pub(crate) struct UnknownRequest<'a> {
     bytes: &'a [u8],
     spans: &'a [Span],
@@ -67,7 +67,7 @@ impl<'a> UnknownRequest<'a> {
     }
 }
 
-/// The way of a request whose command the table lacks, as the server's answer decides.
+/// The way of a request with a command that the table lacks, as the server's answer decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum UnknownWay {
     /// It was placed, refused, or waits.
@@ -78,7 +78,7 @@ pub(crate) enum UnknownWay {
     Queue { taints: bool },
 }
 
-/// The outcome for a request whose command the table lacks.
+/// The outcome for a request with a command that the table lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum UnknownOutcome {
     /// A subscriber must not send it.

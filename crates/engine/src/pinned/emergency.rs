@@ -1,8 +1,8 @@
 //! Links for commands that must not wait for a bound: SCRIPT KILL, SHUTDOWN and their like.
 //!
 //! These emergency links are outside all other bounds, so each server has few:
-//! [`EMERGENCY_LINKS_PER_SERVER`]. A link whose command is done stays for the next such command. It
-//! closes if it is unused for [`LINK_UNUSED_MS`](crate::base::limits::LINK_UNUSED_MS).
+//! [`EMERGENCY_LINKS_PER_SERVER`]. A link stays for the next such command once its command is done.
+//! It closes if it is unused for [`LINK_UNUSED_MS`](crate::base::limits::LINK_UNUSED_MS).
 
 use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;

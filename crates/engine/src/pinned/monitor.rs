@@ -262,7 +262,7 @@ mod tests {
     use crate::data_plane::session_state::Holds;
     use crate::data_plane::test_plane::{plane_with_link, replies_of, request_of, session_of};
 
-    /// A session whose MONITOR is on its way, with its pinned link.
+    /// A session that has sent MONITOR, with its pinned link.
     fn monitoring() -> (Pinned, DataPlane, SessionId, LinkId) {
         let (mut plane, _) = plane_with_link();
         let (id, mut pinned) = (session_of(&mut plane), Pinned::default());

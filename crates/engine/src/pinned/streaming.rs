@@ -298,7 +298,7 @@ impl Pinned {
         }
     }
 
-    /// Drops a large request whose rest never comes. It was not executed, and gets no reply.
+    /// Drops a large request without an end. It was not executed, and gets no reply.
     fn forget_large(&mut self, plane: &mut DataPlane, id: SessionId) {
         let Some(session) = plane.sessions.get_mut(id) else {
             return;

@@ -39,7 +39,7 @@ use crate::routing::pool::ServerId;
 const REDIRECTS: &[u8] =
     b"ERR respool: CLIENT TRACKING with REDIRECT is refused where a pool has several servers: \
     without REDIRECT, a session in RESP3 gets the invalidations itself";
-/// The error to BCAST with PREFIX in a pool whose servers see keys without a prefix.
+/// The error to BCAST with PREFIX in a pool of servers that see keys without a prefix.
 const PREFIXES: &[u8] =
     b"ERR respool: PREFIX of CLIENT TRACKING is refused where a server of the pool sees keys \
     without their prefix: ask for BCAST without PREFIX";
@@ -581,7 +581,7 @@ impl Pinned {
         }
     }
 
-    /// Pushes the invalidations whose replies went out in this turn.
+    /// Pushes the invalidations that waited for replies which went out in this turn.
     pub(crate) fn push_invalidations(&mut self, plane: &mut DataPlane) {
         for id in std::mem::take(&mut plane.trackers.owed) {
             let Some(head) = plane.sessions.get(id).map(|session| session.head_seq) else {

@@ -29,7 +29,7 @@ use crate::data_plane::tracking::TargetNews;
 use crate::data_plane::worker_query::{ReplyForm, TargetQuery, WorkerQuery};
 use crate::pinned::Pinned;
 
-/// A CLIENT TRACKING whose argument names the stand-in in place of the target.
+/// A CLIENT TRACKING with an argument that names the stand-in in place of the target.
 pub(crate) struct RedirectedRequest {
     pub(crate) bytes: Vec<u8>,
     /// The target with its stand-in, if a worker has the target.

@@ -79,7 +79,7 @@ pub(crate) struct Deferred {
 /// Memory of a deferred request, without its bytes and without the refusal.
 const DEFERRED_BYTES: usize = 2 * size_of::<Deferred>();
 
-/// A second question to the server, whose answer proves a refusal or does not.
+/// A second question to the server. Its answer proves a refusal, or does not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct AwaitedProof {
     link: LinkId,
@@ -136,7 +136,7 @@ pub(super) struct DeferredQueue {
     others: Vec<InFlight>,
     /// The places of requests that were sent to an importing node, behind [`ASKING`].
     imported: Vec<u32>,
-    /// The links whose requests are in `others`.
+    /// The links of the requests in `others`.
     listed_links: Vec<LinkId>,
     /// When a request that may block was deferred.
     waits_since: Stamp,
@@ -254,7 +254,7 @@ impl Redirects {
 }
 
 impl Redirects {
-    /// Judges the error reply in front of a link whose server may redirect.
+    /// Judges the error reply in front of a link to a server that may redirect.
     #[cold]
     pub(crate) fn judge<'a>(
         &mut self,
@@ -1062,7 +1062,7 @@ impl Redirects {
         None
     }
 
-    /// Keeps a request whose refusal was proven until it is sent to the next server.
+    /// Keeps a request with a proven refusal until it is sent to the next server.
     pub(crate) fn keep_proven(
         &mut self,
         plane: &mut DataPlane,
@@ -1503,7 +1503,7 @@ mod tests {
         assert_eq!(stays(&scan), [0]);
     }
 
-    /// A request whose proof was lost with its link ends.
+    /// A request ends if its proof was lost with its link.
     #[test]
     fn request_without_proof_ends() {
         let plane = plane();

@@ -31,7 +31,7 @@ use respool_protocol::{encode, number};
 /// The kind of a refused request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusedRequest {
-    /// A command of the table whose error texts are the server's own.
+    /// A command of the table with error texts that are the server's own.
     Plain,
     /// A transaction: the refusal is the reply to its EXEC.
     Block,

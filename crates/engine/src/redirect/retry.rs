@@ -61,9 +61,9 @@ impl Redirects {
         None
     }
 
-    /// Settles a share of a scattered request whose server has no slots any more. Its new primary
-    /// must have got a share of the same request. Then the answer of the new primary counts for
-    /// both shares. A read is refused, so that nothing is counted twice. The exceptions are
+    /// Settles a share of a scattered request at a server that has no slots any more. Its new
+    /// primary must have got a share of the same request. Then the answer of the new primary counts
+    /// for both shares. A read is refused, so that nothing is counted twice. The exceptions are
     /// FLUSHALL and FLUSHDB: keys may have moved to the new primary after it deleted its own. So
     /// the new primary gets the command once more, which is safe, because the session has no
     /// request behind it.

@@ -43,7 +43,7 @@ pub(crate) struct Pools(Vec<Pool>);
 pub(crate) struct Pool {
     /// The index of this pool.
     pub(crate) index: u16,
-    /// The index of the pool that clients connect to: this pool, or the pool whose subpool this is.
+    /// The index of the pool that clients connect to: this pool, or its parent if it is a subpool.
     pub(crate) parent: u16,
     pub(crate) topology: Topology,
     /// The prefix that is removed from keys before the servers see them. Empty: nothing is removed.

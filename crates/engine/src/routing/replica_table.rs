@@ -22,8 +22,8 @@ pub(crate) struct NoReader;
 /// The server of each seat.
 pub(crate) type Seats = [ServerId; SEATS];
 
-/// The table of a pool whose replicas may be read: the server at which each session reads the keys
-/// of an owner. Discovery writes it.
+/// The table of a pool with replicas that may be read: the server at which each session reads the
+/// keys of an owner. Discovery writes it.
 #[derive(Debug)]
 pub(crate) struct ReplicaTable {
     pub(crate) settings: Reads,

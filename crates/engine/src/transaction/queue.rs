@@ -203,7 +203,7 @@ impl Transactions {
         }
     }
 
-    /// Queues a login whose attempt has been counted.
+    /// Queues a login after its attempt has been counted.
     pub(crate) fn queue_login(
         &mut self,
         plane: &mut DataPlane,

@@ -20,7 +20,7 @@ pub(crate) enum LocalCompletion {
     Script,
     /// Own: SCRIPT LOAD in front of a request that names the script of this number.
     Load(u32),
-    /// EVALSHA whose script respool knows.
+    /// EVALSHA of a script that respool knows.
     Evalsha,
     /// SCRIPT FLUSH: if the server accepts it, scripts are not sent along any more.
     FlushScripts,

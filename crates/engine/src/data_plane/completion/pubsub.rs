@@ -41,7 +41,7 @@ fn answers_leaving(said: bool, reply: &[u8]) -> bool {
 pub(crate) enum ChannelKind {
     /// A channel, by its name.
     Channel,
-    /// All channels whose names match a pattern.
+    /// All channels with names that match a pattern.
     Pattern,
     /// A sharded channel, by its name: SPUBLISH reaches it, PUBLISH does not.
     Shard,

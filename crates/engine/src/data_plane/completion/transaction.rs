@@ -15,7 +15,7 @@ pub(crate) enum TransactionCompletion {
     Unwatch { instead: Option<Vec<u8>> },
 }
 
-/// The requests whose results respool puts into the result of a block.
+/// The requests of a block for which respool makes the results.
 #[derive(Debug)]
 pub(crate) struct Exec {
     /// The number of requests that the client queued.
@@ -49,7 +49,7 @@ impl Exec {
     }
 }
 
-/// A request in a transaction whose result respool makes or changes.
+/// A request in a transaction with a result that respool makes or changes.
 #[derive(Debug)]
 pub(crate) enum LocalResult {
     /// SELECT: the database to which the session changes.

@@ -446,7 +446,8 @@ mod tests {
         assert!(trial.follow(3, 1.0) > 0.35);
     }
 
-    /// A controller whose utilization has room asks for no wait, however long another one holds it.
+    /// A controller with room in its utilization asks for no wait, however long another one holds
+    /// it.
     #[test]
     fn wait_of_another_controller_asks_for_none() {
         let mut trial = WorkerTrial::new();

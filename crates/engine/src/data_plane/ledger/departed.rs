@@ -32,7 +32,7 @@ pub(crate) enum RepeatRule {
 pub(crate) struct RepeatBounds {
     /// Requests of one session. A session with more of them waits.
     pub(crate) requests_of_session: usize,
-    /// Bytes of all requests. A session whose requests have no room waits.
+    /// Bytes of all requests. A session without room for its requests waits.
     pub(crate) bytes: usize,
 }
 
@@ -62,7 +62,7 @@ impl Ledger {
 
     /// Takes the requests that can go to another link: those of sessions whose requests here may
     /// all be sent twice. The first replies will be dropped. A session with any other request must
-    /// wait, or its order is lost. `stay`: sessions whose requests do not leave. `again`: how a
+    /// wait, or its order is lost. `stay`: sessions that keep their requests here. `again`: how a
     /// request is sent a second time, if it may be.
     pub(crate) fn take_requests_of_others(
         &mut self,
@@ -104,7 +104,7 @@ impl Ledger {
         taken
     }
 
-    /// The sessions whose requests leave. `rules`: for each request, how it is sent again.
+    /// The sessions of the requests that leave. `rules`: for each request, how it is sent again.
     fn sessions_that_go(
         &self,
         stay: [SessionId; 2],

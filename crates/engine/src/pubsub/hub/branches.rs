@@ -15,7 +15,7 @@
 //! **Requests.** A session that joins or leaves a root waits on one line after the other. Each
 //! server got its PING at once, so each line keeps the order that the hub promises.
 //!
-//! **Owners change.** A new owner gets a branch. A branch whose server is no longer an owner is
+//! **Owners change.** A new owner gets a branch. A branch at a server that is no longer an owner is
 //! *leaving*: it is heard until the hub has asked for the branches that replace it. Until then, a
 //! primary that became a replica sends the notifications of its own primary. Afterwards the new
 //! branch sends them. So no notification comes twice. A few may be lost while the hub asks the new
@@ -47,7 +47,7 @@ pub(super) struct Owners {
     pub(super) roots: usize,
     /// The roots of patterns by the names that they have at servers without their prefix.
     aliases: HashMap<Arc<[u8]>, ChannelId>,
-    /// Roots whose branches may have to change, some more than once. The end of the turn checks
+    /// Roots with branches that may have to change, some more than once. The end of the turn checks
     /// these roots alone.
     unsettled: Vec<ChannelId>,
     /// The branches of all roots may have to change.
@@ -312,7 +312,7 @@ impl Hub {
         }
     }
 
-    /// Takes the roots whose branches may have to change, each once.
+    /// Takes the roots with branches that may have to change, each once.
     fn take_unsettled(&mut self) -> Vec<ChannelId> {
         let mut some = std::mem::take(&mut self.owners.unsettled);
         if std::mem::take(&mut self.owners.is_all_unsettled) {

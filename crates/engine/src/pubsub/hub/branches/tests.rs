@@ -467,7 +467,7 @@ fn refusal_of_one_owner_is_the_reply() {
     scene.assert_heard(0);
 }
 
-/// A session waits until every owner has confirmed, even one whose link comes up later.
+/// A session waits until every owner has confirmed, even if the link of one comes up later.
 #[test]
 fn confirmation_waits_for_every_owner() {
     let mut scene = Scene::new(1);
