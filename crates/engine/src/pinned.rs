@@ -415,9 +415,9 @@ impl Pinned {
         id: SessionId,
         (switch, had): (ConnectionSwitch, bool),
         redirect: Option<TrackingRedirect>,
-        said: &[u8],
+        reply: &[u8],
     ) {
-        let agreed = said.starts_with(b"+");
+        let agreed = reply.starts_with(b"+");
         if agreed && switch.pins.any(Pins::TRACKING) {
             self.set_redirect(plane, id, redirect.filter(|_| switch.on));
         }

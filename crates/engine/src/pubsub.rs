@@ -355,10 +355,10 @@ impl Pubsub {
                 name,
             }) if line != HOME => {
                 if let Some(link) = plane.links.get_mut(id)
-                    && let Some(Completion::Pubsub(PubsubCompletion::Leave { said })) =
+                    && let Some(Completion::Pubsub(PubsubCompletion::Leave { has_left })) =
                         link.ledger.front_completion_mut()
                 {
-                    *said = true;
+                    *has_left = true;
                 }
                 self.hub(hub).handle_dropped(line, name);
                 HubPush::Done
@@ -908,7 +908,7 @@ impl Pubsub {
             bytes.clear();
             hub.write_request(line, &request, &mut bytes);
             let completion = match request.ends_with_ping(line) {
-                true => Completion::Pubsub(PubsubCompletion::Leave { said: false }),
+                true => Completion::Pubsub(PubsubCompletion::Leave { has_left: false }),
                 false => Completion::Pubsub(PubsubCompletion::HubRequest),
             };
             let entry = Entry {

@@ -221,7 +221,7 @@ impl Access {
         let login = Login {
             credentials: attempt.credentials,
             hello: hello.map(|(_, rest)| rest),
-            said: None,
+            auth_reply: None,
             claim: attempt.claim,
         };
         let link = match (own, known) {
@@ -381,14 +381,14 @@ impl Access {
         in_hubs: &[u16],
     ) -> LoginEffect {
         let mut effect = LoginEffect::default();
-        let said = login.said.unwrap_or_else(|| {
+        let reply = login.auth_reply.unwrap_or_else(|| {
             let mut wrong = Vec::new();
             encode::error(&mut wrong, WRONG);
             wrong
         });
-        if !said.starts_with(b"+") {
+        if !reply.starts_with(b"+") {
             self.login_was_wrong(plane, entry.session, login.claim);
-            plane.deliver_to(entry, &said);
+            plane.deliver_to(entry, &reply);
             return effect;
         }
         self.login_was_right(plane, login.claim);
@@ -424,7 +424,7 @@ impl Access {
                 plane.begin_steps(entry.session, steps, (entry.is_silent(), entry.read_at));
                 plane.deliver_to(entry, b"");
             }
-            None => plane.deliver_to(entry, &said),
+            None => plane.deliver_to(entry, &reply),
         }
         let is_caught_up = |session: &Session| session.is_caught_up();
         if !pinned && plane.sessions.get(entry.session).is_some_and(is_caught_up) {

@@ -191,12 +191,12 @@ impl AddressMap {
     }
 
     /// The address at which respool reaches a server that is named by `said`.
-    pub fn apply(&self, said: &Endpoint) -> Endpoint {
+    pub fn apply(&self, named: &Endpoint) -> Endpoint {
         if self.is_empty() {
-            return said.clone();
+            return named.clone();
         }
-        let host = fold(&said.host);
-        let port = said.port;
+        let host = fold(&named.host);
+        let port = named.port;
         let exactly = self.by_host.get(&host).and_then(|places| {
             let one = places.by_port.get(&port).copied();
             let fits = |place: &&usize| self.entries[**place].from.ports.offset_of(port).is_some();
@@ -205,7 +205,7 @@ impl AddressMap {
         });
         let places = exactly.iter().chain(&self.patterns);
         let mut reached = places.filter_map(|place| self.entries[*place].reach(&host, port));
-        reached.next().unwrap_or_else(|| said.clone())
+        reached.next().unwrap_or_else(|| named.clone())
     }
 }
 
@@ -413,11 +413,11 @@ mod tests {
     }
 
     fn reached(map: &AddressMap, host: &str, port: u16) -> String {
-        let said = Endpoint {
+        let named = Endpoint {
             host: host.to_owned(),
             port,
         };
-        let Endpoint { host, port } = map.apply(&said);
+        let Endpoint { host, port } = map.apply(&named);
         format!("{host} {port}")
     }
 

@@ -100,8 +100,8 @@ impl DataPlane {
     /// The error for a session that has waited for the topology in vain, with the reason if one is
     /// known.
     pub(crate) fn no_nodes(&self, pool: usize) -> String {
-        let said = self.awaited_nodes.get(&pool);
-        let said = said.and_then(|awaited| awaited.wrong.clone());
+        let awaited = self.awaited_nodes.get(&pool);
+        let fault = awaited.and_then(|awaited| awaited.wrong.clone());
         let unreached = || {
             let server = self.pools.default_server_of(pool);
             let link = self.links.get(self.first_link_to(server)?)?;
@@ -114,7 +114,7 @@ impl DataPlane {
             };
             (!link.is_up() && link.failures > 0).then(why)
         };
-        match said.or_else(unreached) {
+        match fault.or_else(unreached) {
             Some(why) => format!("{NOT_KNOWN_YET} ({why}): try again"),
             None => format!("{NOT_KNOWN_YET}: try again"),
         }

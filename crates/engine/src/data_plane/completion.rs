@@ -173,7 +173,7 @@ impl Completion {
             Completion::Pinned(PinnedCompletion::Track) => {}
             Completion::Local(LocalCompletion::Probe(first)) => *first = None,
             Completion::Discovery(completion) => return completion.begin_again(),
-            Completion::Pubsub(PubsubCompletion::Leave { said }) => *said = false,
+            Completion::Pubsub(PubsubCompletion::Leave { has_left }) => *has_left = false,
             // Other own requests, and requests that were given up, are not sent again.
             _ if has_no_session => return false,
             Completion::Block { opens: false, .. } => return false,
@@ -553,7 +553,7 @@ mod tests {
     /// A server answers SUNSUBSCRIBE with an error, or not at all, and then the PING.
     #[test]
     fn error_to_leaving_is_not_the_pong() {
-        let leave = || Completion::Pubsub(PubsubCompletion::Leave { said: false });
+        let leave = || Completion::Pubsub(PubsubCompletion::Leave { has_left: false });
         assert!(is_last(&mut leave(), b"+PONG\r\n"));
         let mut refused = leave();
         assert!(!is_last(&mut refused, ERROR));

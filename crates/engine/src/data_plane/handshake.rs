@@ -131,10 +131,10 @@ impl Identity {
     /// Reads the reply to HELLO.
     fn read(hello: &Value) -> Identity {
         let text = |name, default: &str| {
-            let said = hello.field(name).and_then(Value::text);
-            said.map_or_else(
+            let text = hello.field(name).and_then(Value::text);
+            text.map_or_else(
                 || default.to_owned(),
-                |said| String::from_utf8_lossy(said).into_owned(),
+                |text| String::from_utf8_lossy(text).into_owned(),
             )
         };
         Identity {
@@ -469,7 +469,7 @@ mod tests {
             (HandshakeReply::Done, false)
         );
         assert_eq!(outcome_of(true, &plain), (HandshakeReply::Waiting, true));
-        for (said, expected) in [
+        for (hello, expected) in [
             ("$2\r\nok\r\n", HandshakeReply::Done),
             ("-NOPERM no\r\n", HandshakeReply::Done),
             (
@@ -478,9 +478,9 @@ mod tests {
             ),
         ] {
             assert_eq!(
-                outcome_of(true, &(plain.clone() + said)).0,
+                outcome_of(true, &(plain.clone() + hello)).0,
                 expected,
-                "{said}"
+                "{hello}"
             );
         }
     }

@@ -42,7 +42,7 @@ impl LearnedCommands {
 
     /// The key arguments of a command that the table lacks, as any server gave them.
     pub(crate) fn keys_of(&self, name: &[u8]) -> LearnedKeySpec {
-        let said = |((_, of), lesson): (&(ServerUser, Vec<u8>), &CommandInfo)| match lesson {
+        let reported = |((_, of), lesson): (&(ServerUser, Vec<u8>), &CommandInfo)| match lesson {
             CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys }
                 if of.eq_ignore_ascii_case(name) =>
             {
@@ -50,8 +50,8 @@ impl LearnedCommands {
             }
             _ => None,
         };
-        let said = self.commands.iter().find_map(said);
-        said.unwrap_or(LearnedKeySpec::Unreported)
+        let spec = self.commands.iter().find_map(reported);
+        spec.unwrap_or(LearnedKeySpec::Unreported)
     }
 
     /// The places of keys in a request, if a server gave those of its command.

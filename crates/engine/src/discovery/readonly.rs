@@ -107,8 +107,10 @@ impl Discovery {
             return;
         };
         let (server, handles_redirects) = (link.kind.server, link.handles_redirects);
-        let said = Value::read(reply);
-        let role = said.as_ref().and_then(|said| said.field("role")?.text());
+        let answer = Value::read(reply);
+        let role = answer
+            .as_ref()
+            .and_then(|answer| answer.field("role")?.text());
         match role {
             Some(b"replica" | b"slave") if handles_redirects => {
                 self.request_survey(plane, server);

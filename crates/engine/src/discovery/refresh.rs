@@ -278,7 +278,7 @@ impl Discovery {
             if tls {
                 view.take_tls_ports();
             }
-            view.map_endpoints(|said| address_map.apply(said));
+            view.map_endpoints(|named| address_map.apply(named));
             view
         });
         let answer = view.and_then(|view| Ok((view, Info::read(info)?)));
@@ -576,10 +576,10 @@ impl Discovery {
         &mut self,
         plane: &mut DataPlane,
         server: ServerId,
-        said: &[u8],
+        error: &[u8],
         slot: Option<u16>,
     ) -> bool {
-        let Some(slot) = slot.filter(|_| said.trim_ascii_end() == NOT_SERVED) else {
+        let Some(slot) = slot.filter(|_| error.trim_ascii_end() == NOT_SERVED) else {
             return false;
         };
         let (now, pool) = (plane.now, usize::from(plane.server(server).pool));

@@ -44,17 +44,17 @@ impl Discovery {
         &mut self,
         plane: &mut DataPlane,
         (server, slot): (ServerId, Option<u16>),
-        said: &[u8],
+        error: &[u8],
         refusal: Refusal,
         in_use: &ServersInUse,
     ) -> Option<NextServer> {
-        if self.confirm_unowned(plane, server, said, slot) {
+        if self.confirm_unowned(plane, server, error, slot) {
             return None;
         }
         let of_replica = plane.server(server).replica_of.is_some();
         match RefusalMeaning::of(refusal, of_replica) {
             RefusalMeaning::Redirects => {
-                return Some(self.follow_redirect(plane, (server, slot), said, in_use));
+                return Some(self.follow_redirect(plane, (server, slot), error, in_use));
             }
             RefusalMeaning::UnfitReplica => {
                 plane.counters.requests_deferred += 1;
@@ -74,10 +74,10 @@ impl Discovery {
         &mut self,
         plane: &mut DataPlane,
         (server, slot): (ServerId, Option<u16>),
-        said: &[u8],
+        error: &[u8],
         in_use: &ServersInUse,
     ) -> NextServer {
-        let redirect = Redirect::read(said);
+        let redirect = Redirect::read(error);
         let named = redirect.as_ref();
         let named =
             named.and_then(|redirect| self.server_named_by(plane, server, redirect, in_use));
@@ -123,11 +123,11 @@ impl Discovery {
             (None, Address::Tcp { host, .. }) => host.clone(),
             (None, Address::Unix(_)) => return None,
         };
-        let said = Endpoint {
+        let named = Endpoint {
             host,
             port: redirect.port,
         };
-        self.known_server_at(plane, server, said, redirect.ask, in_use)
+        self.known_server_at(plane, server, named, redirect.ask, in_use)
     }
 }
 

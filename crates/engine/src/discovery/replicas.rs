@@ -735,15 +735,15 @@ mod tests {
     #[test]
     fn silent_replica_with_less_than_its_primary_is_cut_off() {
         // The answers to two questions in a row: the primary's first answer counts.
-        let said = |how: &str| {
+        let answer = |how: &str| {
             let mut state = ReaderState::default();
             state.note_stream(how.as_bytes());
             state.note_stream(&how.replace("offset:100", "offset:120").into_bytes());
             state
         };
-        let primary = |offset: &str| said(&format!("master_replid:a\r\n{offset}"));
+        let primary = |offset: &str| answer(&format!("master_replid:a\r\n{offset}"));
         let replica = |heard: &str, stream: &str, offset: u64| {
-            said(&format!(
+            answer(&format!(
                 "{heard}slave_repl_offset:{offset}\r\nmaster_replid:{stream}\r\nmaster_repl_offset:7\r\n"
             ))
         };

@@ -72,7 +72,7 @@ struct SentinelNode {
     link: LinkId,
     /// Its last answer for each primary. It counts while the link is down, too, so that no older
     /// answer of another Sentinel replaces it.
-    said: Vec<Option<PrimaryAnswer>>,
+    answers: Vec<Option<PrimaryAnswer>>,
     /// The config epoch that it last reported for each primary.
     epochs: Vec<u64>,
     /// The last reported fault of its answers for each primary.
@@ -133,7 +133,7 @@ pub(crate) struct SurveyAnswer {
     pub(crate) primary: usize,
     /// The Sentinel has named other Sentinels.
     pub(crate) names_others: bool,
-    said: PrimaryAnswer,
+    answer: PrimaryAnswer,
     replicas: Option<Vec<Replica>>,
 }
 
@@ -188,7 +188,7 @@ impl Discovery {
             let watcher = SentinelNode {
                 server,
                 link,
-                said: vec![None; names],
+                answers: vec![None; names],
                 epochs: vec![0; names],
                 wrong: vec![None; names],
                 surveyed: plane.now,
@@ -235,7 +235,7 @@ impl Discovery {
         let survey = match Survey::read(answers.each_ref().map(Vec::as_slice)) {
             Ok(mut survey) => {
                 let address_map = &plane.pools[pool].address_map;
-                survey.map_endpoints(|said| address_map.apply(said));
+                survey.map_endpoints(|named| address_map.apply(named));
                 survey
             }
             Err(error) => {
@@ -255,8 +255,8 @@ impl Discovery {
         let me = endpoint_of(&plane.server(me).settings.address);
         let watch = self.groups.get_mut(&pool)?;
         let watcher = &mut watch.watchers[index];
-        let said = PrimaryAnswer::of(&survey);
-        watcher.said[name] = Some(said.clone());
+        let answer = PrimaryAnswer::of(&survey);
+        watcher.answers[name] = Some(answer.clone());
         watcher.wrong[name] = None;
         let epoch = survey.primary.config_epoch;
         let before = std::mem::replace(&mut watcher.epochs[name], epoch);
@@ -266,7 +266,7 @@ impl Discovery {
             watch.last_answers[name] = None;
             for watcher in &mut watch.watchers {
                 if !plane.links.get(watcher.link).is_some_and(Link::is_up) {
-                    watcher.said[name] = None;
+                    watcher.answers[name] = None;
                 }
             }
         }
@@ -278,7 +278,7 @@ impl Discovery {
             pool,
             primary: name,
             names_others,
-            said,
+            answer,
             replicas: survey.replicas.ok(),
         })
     }
@@ -306,11 +306,11 @@ impl Discovery {
         let replicas = answer.replicas?;
         let watch = self.groups.get(&answer.pool)?;
         let (_, primary) = watch.primaries[answer.primary];
-        if plane.server(primary).settings.address != address_of(&answer.said.address) {
+        if plane.server(primary).settings.address != address_of(&answer.answer.address) {
             return None;
         }
         let at = replicas.into_iter().filter_map(|replica| replica.endpoint);
-        let others = at.filter(|at| *at != answer.said.address);
+        let others = at.filter(|at| *at != answer.answer.address);
         Some((primary, others.map(|at| (at, primary)).collect()))
     }
 
@@ -331,7 +331,7 @@ impl Discovery {
             return SentinelEvent::Nothing;
         };
         let address_map = plane.pools[pool].address_map.clone();
-        let reached = |said: Endpoint| address_map.apply(&said);
+        let reached = |named: Endpoint| address_map.apply(&named);
         let Some(watch) = self.groups.get_mut(&pool) else {
             return SentinelEvent::Nothing;
         };
@@ -341,17 +341,17 @@ impl Discovery {
         };
         if let FailoverEvent::Names { .. } = heard {
             // The name may have been configured anew, with epoch 0.
-            watch.watchers[index].said[primary] = None;
+            watch.watchers[index].answers[primary] = None;
             watch.promoted[primary] = None;
         }
         if let FailoverEvent::Promoting { to: Some(to), .. } = &heard
-            && let Some(said) = &watch.watchers[index].said[primary]
+            && let Some(last) = &watch.watchers[index].answers[primary]
         {
             let new_primary = PrimaryAnswer {
                 id: None,
                 address: reached(to.clone()),
-                config_epoch: said.config_epoch + 1,
-                health: said.health,
+                config_epoch: last.config_epoch + 1,
+                health: last.health,
             };
             // The replica was told a moment ago, and obeys within a tick. Before that it would
             // report the role of a replica.
@@ -364,12 +364,12 @@ impl Discovery {
             _ => None,
         };
         if let Some(to) = to
-            && let Some(said) = &mut watch.watchers[index].said[primary]
-            && said.address != to
+            && let Some(last) = &mut watch.watchers[index].answers[primary]
+            && last.address != to
         {
             // The event does not name its epoch, but it is a later one.
-            said.config_epoch += 1;
-            said.address = to;
+            last.config_epoch += 1;
+            last.address = to;
             return SentinelEvent::Moved { pool, primary };
         }
         SentinelEvent::Survey
@@ -417,16 +417,16 @@ impl Discovery {
         primary: usize,
     ) -> Option<ServerId> {
         let watch = self.groups.get(&pool)?;
-        let said = watch.watchers.iter().map(|watcher| &watcher.said);
-        let said = said.chain([&watch.last_answers]);
+        let answers = watch.watchers.iter().map(|watcher| &watcher.answers);
+        let answers = answers.chain([&watch.last_answers]);
         let new_primary = watch.promoted[primary].as_ref();
         let new_primary = new_primary.filter(|(_, from)| plane.now >= *from);
-        let said = said.filter_map(|said| said[primary].as_ref());
-        let said: Vec<PrimaryAnswer> = said
+        let answers = answers.filter_map(|answers| answers[primary].as_ref());
+        let answers: Vec<PrimaryAnswer> = answers
             .chain(new_primary.map(|(new_primary, _)| new_primary))
             .cloned()
             .collect();
-        let chosen = primary_election::choose(&said)?;
+        let chosen = primary_election::choose(&answers)?;
         let address = address_of(&chosen.address);
         let (name, server) = watch.primaries[primary].clone();
         let state = &plane.servers[usize::from(server.0)];
@@ -633,14 +633,14 @@ impl Discovery {
     pub(crate) fn why_unknown(&self, plane: &DataPlane, server: ServerId) -> Option<String> {
         let (watch, primary) = self.sought(plane, server)?;
         let mut watchers = watch.watchers.iter();
-        let said = watchers.find_map(|watcher| watcher.wrong[primary].clone());
+        let fault = watchers.find_map(|watcher| watcher.wrong[primary].clone());
         let unreached = |watcher: &SentinelNode| {
             let link = plane.links.get(watcher.link);
             let link = link.filter(|link| !link.is_up() && link.failures > 0)?;
             let sentinel = plane.label(watcher.link);
             Some(format!("Sentinel {sentinel}: {}", link.reason))
         };
-        said.or_else(|| watch.watchers.iter().find_map(unreached))
+        fault.or_else(|| watch.watchers.iter().find_map(unreached))
     }
 
     /// The first refusal, if every Sentinel refuses to name a primary or cannot be reached. If none
@@ -717,11 +717,12 @@ impl Discovery {
         };
         let left: Vec<SentinelNode> = watch.watchers.extract_if(.., leaves).collect();
         for watcher in &left {
-            for (kept, said) in watch.last_answers.iter_mut().zip(&watcher.said) {
-                let epoch =
-                    |answer: &Option<PrimaryAnswer>| answer.as_ref().map(|said| said.config_epoch);
-                if epoch(said) > epoch(kept) {
-                    kept.clone_from(said);
+            for (kept, last) in watch.last_answers.iter_mut().zip(&watcher.answers) {
+                let epoch = |answer: &Option<PrimaryAnswer>| {
+                    answer.as_ref().map(|answer| answer.config_epoch)
+                };
+                if epoch(last) > epoch(kept) {
+                    kept.clone_from(last);
                 }
             }
         }

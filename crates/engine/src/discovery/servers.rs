@@ -28,19 +28,19 @@ pub(crate) struct ServersInUse {
 impl Discovery {
     /// The server at an address that a redirect has named. `None`: no topology answer has named the
     /// address. Then respool asks the node `by` that sent the redirect, and sends nothing to that
-    /// address meanwhile. Nodes know the address as it was `said`; the address map says where the
-    /// server is reached.
+    /// address meanwhile. Nodes know the address as `named`. The address map has the address at
+    /// which the server is reached.
     pub(crate) fn known_server_at(
         &mut self,
         plane: &mut DataPlane,
         by: ServerId,
-        said: Endpoint,
+        named: Endpoint,
         ask: bool,
         in_use: &ServersInUse,
     ) -> Option<ServerId> {
         let pool = usize::from(plane.server(by).pool);
         let now = plane.now;
-        let at = plane.pools[pool].address_map.apply(&said);
+        let at = plane.pools[pool].address_map.apply(&named);
         let seeds = self.clusters[pool].as_ref()?.seeds.as_slice();
         // The configuration names the seeds, whether the nodes name them or not.
         let is_known = |(index, server): &(ServerId, &Server)| {
@@ -58,11 +58,11 @@ impl Discovery {
         // The nodes refuse to list all nodes, so the redirect alone decides. The redirect of a
         // request that runs code was proven before.
         let is_sole_word = belief.introductions.is_refused(now) && (ask || !slots.is_known);
-        if is_sole_word || belief.introductions.is_named(&said, now) {
+        if is_sole_word || belief.introductions.is_named(&named, now) {
             return self.server_at(plane, pool, &at, in_use);
         }
         belief.denied_by = Some(by);
-        if belief.introductions.seek(said, now) {
+        if belief.introductions.seek(named, now) {
             self.ask_for_nodes(plane, by);
         }
         None

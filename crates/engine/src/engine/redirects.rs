@@ -42,7 +42,7 @@ impl Engine {
             Judgement::Refused(refused) => refused,
         };
         let at = (refused.server, refused.slot);
-        match self.follow_refusal(at, refused.said(), refused.refusal) {
+        match self.follow_refusal(at, refused.error(), refused.refusal) {
             Some(next) => self.redirects.take_off(&mut self.plane, &refused, next),
             None if refused.is_block => {
                 // The client gets this refusal. The error of EXEC says less.
@@ -58,12 +58,12 @@ impl Engine {
     pub(crate) fn follow_refusal(
         &mut self,
         at: (ServerId, Option<u16>),
-        said: &[u8],
+        error: &[u8],
         refusal: Refusal,
     ) -> Option<NextServer> {
         // Of all refusals, only a redirect may name a new node.
         self.with_servers_in_use(|discovery, plane, in_use| {
-            discovery.follow_refusal(plane, at, said, refusal, in_use)
+            discovery.follow_refusal(plane, at, error, refusal, in_use)
         })
     }
 
@@ -86,8 +86,8 @@ impl Engine {
             return;
         };
         let at = (item.sent_on().server, item.slot());
-        let said = reply.strip_prefix(b"-").unwrap_or_default();
-        match self.follow_refusal(at, said, twin) {
+        let error = reply.strip_prefix(b"-").unwrap_or_default();
+        match self.follow_refusal(at, error, twin) {
             Some(next) => self.redirects.keep_proven(&mut self.plane, item, next),
             None => self.plane.deliver_held_back(item.entry(), reply),
         }

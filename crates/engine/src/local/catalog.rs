@@ -514,9 +514,9 @@ pub(crate) struct OpeningAnswer {
 
 /// The error for which a user may not open transactions. Other errors pass.
 fn lasting_refusal(replies: [&[u8]; 2]) -> Option<Vec<u8>> {
-    let is_lasting = |said: &Vec<u8>| {
+    let is_lasting = |error: &Vec<u8>| {
         let lasting = [&b"-NOPERM"[..], b"-ERR unknown command"];
-        lasting.iter().any(|beginning| said.starts_with(beginning))
+        lasting.iter().any(|beginning| error.starts_with(beginning))
     };
     replies.map(of_its_own).into_iter().find(is_lasting)
 }
@@ -854,14 +854,17 @@ mod tests {
     /// A command that the table lacks is shared or sent alone by the flags of COMMAND INFO.
     #[test]
     fn learned_command_is_sent_by_its_flags() {
-        let said = |facts: &str| parse_info(facts.as_bytes(), Time(5));
-        assert_eq!(said("*1\r\n*-1\r\n"), CommandInfo::Nothing { at: Time(5) });
-        assert_eq!(said("*1\r\n_\r\n"), CommandInfo::Nothing { at: Time(5) });
+        let info_of = |facts: &str| parse_info(facts.as_bytes(), Time(5));
         assert_eq!(
-            said("-NOPERM no\r\n"),
+            info_of("*1\r\n*-1\r\n"),
+            CommandInfo::Nothing { at: Time(5) }
+        );
+        assert_eq!(info_of("*1\r\n_\r\n"), CommandInfo::Nothing { at: Time(5) });
+        assert_eq!(
+            info_of("-NOPERM no\r\n"),
             CommandInfo::Unreported { at: Time(5) }
         );
-        let with = |flags: &str| said(&format!("*1\r\n*3\r\n$6\r\nbf.add\r\n:3\r\n{flags}"));
+        let with = |flags: &str| info_of(&format!("*1\r\n*3\r\n$6\r\nbf.add\r\n:3\r\n{flags}"));
         let keys = LearnedKeySpec::Unreported;
         let shared = |reads| CommandInfo::Shared { reads, keys };
         assert_eq!(with("*2\r\n+write\r\n+denyoom\r\n"), shared(false));
@@ -871,14 +874,14 @@ mod tests {
             CommandInfo::Alone { keys }
         );
         assert_eq!(with("*1\r\n+fast\r\n"), CommandInfo::Alone { keys });
-        let renamed = said("*1\r\n*3\r\n$5\r\nmulti\r\n:1\r\n*0\r\n");
+        let renamed = info_of("*1\r\n*3\r\n$5\r\nmulti\r\n:1\r\n*0\r\n");
         assert_eq!(renamed, CommandInfo::Renamed(commands::id::MULTI));
     }
 
     /// The keys of an unknown command are where its server puts them. Other shapes are not known.
     #[test]
     fn learned_keys_are_where_the_server_puts_them() {
-        let said = |flag: &str, places: &str| {
+        let keys_of = |flag: &str, places: &str| {
             let facts = format!("*1\r\n*6\r\n$5\r\na.get\r\n:-2\r\n*1\r\n+{flag}\r\n{places}");
             match parse_info(facts.as_bytes(), Time(5)) {
                 CommandInfo::Shared { keys, .. } | CommandInfo::Alone { keys } => keys,
@@ -886,24 +889,24 @@ mod tests {
             }
         };
         let places = |keys: LearnedKeySpec, argc: usize| keys.places(argc).collect::<Vec<_>>();
-        let one = said("write", ":1\r\n:1\r\n:1\r\n");
+        let one = keys_of("write", ":1\r\n:1\r\n:1\r\n");
         assert_eq!(places(one, 4), [1]);
         assert_eq!(places(one, 1), []);
-        let pairs = said("fast", ":2\r\n:-2\r\n:2\r\n");
+        let pairs = keys_of("fast", ":2\r\n:-2\r\n:2\r\n");
         assert_eq!(places(pairs, 6), [2, 4]);
         assert_eq!(places(pairs, 2), []);
-        let two = said("write", ":1\r\n:2\r\n:1\r\n");
+        let two = keys_of("write", ":1\r\n:2\r\n:1\r\n");
         assert_eq!(places(two, 2), [1]);
-        assert_eq!(said("write", ":0\r\n:0\r\n:0\r\n"), LearnedKeySpec::None);
+        assert_eq!(keys_of("write", ":0\r\n:0\r\n:0\r\n"), LearnedKeySpec::None);
         let odd = [
             ":1\r\n:1\r\n:0\r\n",
             ":-1\r\n:1\r\n:1\r\n",
             ":1\r\n:1\r\n+a\r\n",
         ];
         for places in odd {
-            assert_eq!(said("write", places), LearnedKeySpec::Unreported);
+            assert_eq!(keys_of("write", places), LearnedKeySpec::Unreported);
         }
-        let movable = said("movablekeys", ":1\r\n:1\r\n:1\r\n");
+        let movable = keys_of("movablekeys", ":1\r\n:1\r\n:1\r\n");
         assert_eq!(movable, LearnedKeySpec::Unreported);
     }
 }

@@ -410,15 +410,15 @@ impl Pinned {
     /// Handles the servers' answer to CLIENT TRACKING ON, or to another request that all must agree
     /// to. If the servers are away, the session is closed, as they would close it: libraries
     /// connect again then, while they take an error as final.
-    pub(crate) fn settle_tracking(&mut self, plane: &mut DataPlane, id: SessionId, said: &[u8]) {
+    pub(crate) fn settle_tracking(&mut self, plane: &mut DataPlane, id: SessionId, reply: &[u8]) {
         let Some(tracker) = plane.tracker_mut(id) else {
             return;
         };
-        let is_agreed = said.starts_with(b"+");
+        let is_agreed = reply.starts_with(b"+");
         let switched = tracker.settle(is_agreed);
         let (is_on, broadcasts) = (tracker.is_on(), tracker.has_option(b"BCAST"));
         plane.charge_tracker(id);
-        if is_servers_fault(said) {
+        if is_servers_fault(reply) {
             return plane.close_for(id, String::from(AWAY));
         }
         let Some(session) = plane.sessions.get_mut(id) else {

@@ -279,7 +279,9 @@ impl Pinned {
             of_user,
             ..
         } = waiting;
-        let refusal = refused.as_deref().and_then(|said| said.strip_prefix(b"-"));
+        let refusal = refused
+            .as_deref()
+            .and_then(|error| error.strip_prefix(b"-"));
         let Some(mut rest) = rest else {
             return WaitOutcome::Reply(match refusal {
                 Some(why) => [NO_MESSAGE, why].concat(),
@@ -296,8 +298,8 @@ impl Pinned {
             let text = if of_cluster { NO_KEY } else { NO_MESSAGE };
             return WaitOutcome::Reply([text, why].concat());
         }
-        let said = reply.strip_prefix(b"-").unwrap_or_default();
-        let why = refusal.or((of_cluster && is_of_replica(said)).then_some(said));
+        let error = reply.strip_prefix(b"-").unwrap_or_default();
+        let why = refusal.or((of_cluster && is_of_replica(error)).then_some(error));
         let Some(why) = why else {
             let Some(numbers) = numbers(reply) else {
                 // An error to the request itself would be the same at every server.
@@ -381,9 +383,9 @@ fn numbers(reply: &[u8]) -> Option<Vec<i64>> {
 
 /// Whether the error says that the server is a replica, or has become one: another server is the
 /// primary.
-fn is_of_replica(said: &[u8]) -> bool {
-    Refusal::of(said) == Some(Refusal::Unblocked)
-        || said.starts_with(b"ERR WAIT") && said.windows(7).any(|word| word == b"replica")
+fn is_of_replica(error: &[u8]) -> bool {
+    Refusal::of(error) == Some(Refusal::Unblocked)
+        || error.starts_with(b"ERR WAIT") && error.windows(7).any(|word| word == b"replica")
 }
 
 /// Whether a command is WAIT or WAITAOF.

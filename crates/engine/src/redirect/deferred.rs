@@ -118,7 +118,7 @@ pub(crate) struct RefusedFront<'a> {
 
 impl RefusedFront<'_> {
     /// The text of the error reply.
-    pub(crate) fn said(&self) -> &[u8] {
+    pub(crate) fn error(&self) -> &[u8] {
         self.reply.strip_prefix(b"-").unwrap_or_default()
     }
 }
@@ -262,7 +262,7 @@ impl Redirects {
         id: LinkId,
         reply: &'a [u8],
     ) -> Judgement<'a> {
-        let said = reply.strip_prefix(b"-").unwrap_or_default();
+        let error = reply.strip_prefix(b"-").unwrap_or_default();
         let Some(link) = plane.links.get_mut(id) else {
             return Judgement::Answer;
         };
@@ -277,7 +277,7 @@ impl Redirects {
             ..
         }) = link.ledger.front_completion_mut()
         {
-            let refused = Refusal::of(said).is_some();
+            let refused = Refusal::of(error).is_some();
             match refusal {
                 _ if *came < *before => {
                     // The reply to EXEC decides about the block.
@@ -286,14 +286,14 @@ impl Redirects {
                     }
                     return Judgement::Answer;
                 }
-                Some(first) if said.starts_with(b"EXECABORT") => {
+                Some(first) if error.starts_with(b"EXECABORT") => {
                     reply = Cow::Owned(std::mem::take(first));
                 }
                 _ => {}
             }
         }
-        let said = reply.strip_prefix(b"-").unwrap_or_default();
-        let Some(refusal) = Refusal::of(said) else {
+        let error = reply.strip_prefix(b"-").unwrap_or_default();
+        let Some(refusal) = Refusal::of(error) else {
             return Judgement::Answer;
         };
         let is_of_request = match link.ledger.front_completion() {

@@ -61,7 +61,7 @@ pub(crate) struct Login {
     /// The rest of a HELLO. It is answered when the server has agreed.
     pub(crate) hello: Option<KeptRequest>,
     /// The server's reply to the AUTH.
-    pub(crate) said: Option<Vec<u8>>,
+    pub(crate) auth_reply: Option<Vec<u8>>,
     /// The charge of this login on its client's address.
     pub(crate) claim: LoginClaim,
 }
@@ -77,12 +77,12 @@ impl Login {
     /// output (`addAuthErrReply`). Then the first reply is that to HELLO, which no server that
     /// knows HELLO refuses.
     pub(crate) fn is_answered_by(&mut self, reply: &[u8]) -> bool {
-        let is_auths = self.said.is_none()
+        let is_auths = self.auth_reply.is_none()
             && matches!(reply.first(), Some(b'+' | b'-'))
             // On a probing link HELLO may be refused.
             && !reply.starts_with(b"-NOAUTH");
         if is_auths {
-            self.said = Some(reply.to_vec());
+            self.auth_reply = Some(reply.to_vec());
         }
         is_auths
     }

@@ -7,9 +7,9 @@ use respool_protocol::cluster::Refusal;
 pub(crate) enum PubsubCompletion {
     /// Own: a request of a hub.
     HubRequest,
-    /// Own: a hub leaves a channel, and a PING follows. `said`: the server has replied to the first
-    /// request.
-    Leave { said: bool },
+    /// Own: a hub leaves a channel, and a PING follows. `has_left`: the server has replied to
+    /// the first request.
+    Leave { has_left: bool },
     /// PUBLISH, SPUBLISH: the server's count lacks this many receivers.
     Receivers(i64),
     /// PUBSUB NUMSUB, SHARDNUMSUB: the server's count of each channel lacks subscribers of respool.
@@ -20,8 +20,8 @@ impl PubsubCompletion {
     /// Takes a reply that is not the last one. Returns whether the reply was such a one.
     pub(crate) fn take_early(&mut self, reply: &[u8]) -> bool {
         match self {
-            PubsubCompletion::Leave { said } if answers_leaving(*said, reply) => {
-                *said = true;
+            PubsubCompletion::Leave { has_left } if answers_leaving(*has_left, reply) => {
+                *has_left = true;
                 true
             }
             _ => false,
@@ -30,10 +30,10 @@ impl PubsubCompletion {
 }
 
 /// Whether an error answers a request to leave a sharded channel, and not the PING after it.
-fn answers_leaving(said: bool, reply: &[u8]) -> bool {
+fn answers_leaving(has_left: bool, reply: &[u8]) -> bool {
     let refusal = reply.strip_prefix(b"-").map(Refusal::of);
     matches!(refusal, Some(Some(Refusal::Moved | Refusal::ClusterDown)))
-        || refusal.is_some() && !said
+        || refusal.is_some() && !has_left
 }
 
 /// The kinds of subscriptions.

@@ -81,7 +81,7 @@ impl Restored {
     }
 
     /// The last reply of a server, if it still counts. A refusal counts for [`SCRIPTS_REFUSED_MS`].
-    fn said(&self, server: ServerId, number: u32, now: Time) -> Option<ScriptLoad> {
+    fn last_load(&self, server: ServerId, number: u32, now: Time) -> Option<ScriptLoad> {
         let (loading, at) = *self.servers.get(&server)?.get(&number)?;
         let counts = loading == ScriptLoad::Sent || now.since_ms(at) < SCRIPTS_REFUSED_MS;
         counts.then_some(loading)
@@ -101,7 +101,7 @@ impl Local {
         let number = self.script_to_restore(plane, link, pool, name)?.number;
         let state = plane.links.get_mut(link)?;
         let server = state.kind.server;
-        if let Some(loading) = self.scripts.restored.said(server, number, plane.now) {
+        if let Some(loading) = self.scripts.restored.last_load(server, number, plane.now) {
             state.loaded.note(number, loading);
             return None;
         }
@@ -318,14 +318,17 @@ mod tests {
         restored.note(server, 1, b"$2\r\nid\r\n", now);
         restored.note(server, 2, b"-NOPERM no\r\n", now);
         let soon = now.plus_ms(SCRIPTS_REFUSED_MS as u32 - 1);
-        assert_eq!(restored.said(server, 1, soon), Some(ScriptLoad::Sent));
-        assert_eq!(restored.said(server, 2, soon), Some(ScriptLoad::Untried));
-        assert_eq!(restored.said(other, 1, soon), None);
+        assert_eq!(restored.last_load(server, 1, soon), Some(ScriptLoad::Sent));
+        assert_eq!(
+            restored.last_load(server, 2, soon),
+            Some(ScriptLoad::Untried)
+        );
+        assert_eq!(restored.last_load(other, 1, soon), None);
         let later = now.plus_ms(SCRIPTS_REFUSED_MS as u32);
-        assert_eq!(restored.said(server, 1, later), Some(ScriptLoad::Sent));
-        assert_eq!(restored.said(server, 2, later), None);
+        assert_eq!(restored.last_load(server, 1, later), Some(ScriptLoad::Sent));
+        assert_eq!(restored.last_load(server, 2, later), None);
         restored.forget(server);
-        assert_eq!(restored.said(server, 1, later), None);
+        assert_eq!(restored.last_load(server, 1, later), None);
         for number in 0..2 * SCRIPTS_LOADED_MAX as u32 {
             restored.note(server, number, b"+OK\r\n", now);
         }

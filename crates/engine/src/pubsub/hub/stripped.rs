@@ -228,13 +228,13 @@ mod tests {
     /// A client sees whole keys, and nothing that its own pattern does not match.
     #[test]
     fn client_sees_whole_keys() {
-        let said = push(&[
+        let bytes = push(&[
             "pmessage",
             "[_a7]_keyspace@0__:1*",
             "__keyspace@0__:12",
             "set",
         ]);
-        let whole = FullPush::read(ChannelKind::Pattern, &said, b"user:").expect("a notification");
+        let whole = FullPush::read(ChannelKind::Pattern, &bytes, b"user:").expect("a notification");
         let name = "__keyspace@0__:user:1*";
         let expected = push(&["pmessage", name, "__keyspace@0__:user:12", "set"]);
         assert_eq!(
@@ -242,15 +242,15 @@ mod tests {
             Some(expected)
         );
         assert_eq!(whole.push(ChannelKind::Pattern, b"__keyspace@0__:1*"), None);
-        let said = push(&["message", "__keyevent@0__:set", "12"]);
-        let whole = FullPush::read(ChannelKind::Channel, &said, b"user:").expect("a notification");
+        let bytes = push(&["message", "__keyevent@0__:set", "12"]);
+        let whole = FullPush::read(ChannelKind::Channel, &bytes, b"user:").expect("a notification");
         let expected = push(&["message", "__keyevent@0__:set", "user:12"]);
         assert_eq!(
             whole.push(ChannelKind::Channel, whole.channel()),
             Some(expected)
         );
-        let said = push(&["pmessage", "*", "news", "12"]);
-        assert_eq!(FullPush::read(ChannelKind::Pattern, &said, b"user:"), None);
+        let bytes = push(&["pmessage", "*", "news", "12"]);
+        assert_eq!(FullPush::read(ChannelKind::Pattern, &bytes, b"user:"), None);
         let cut = &push(&["message", "__keyevent@0__:set", "12"])[..40];
         assert_eq!(FullPush::read(ChannelKind::Channel, cut, b"user:"), None);
     }
@@ -259,15 +259,15 @@ mod tests {
     #[test]
     fn beginning_of_a_push_tells_its_channel() {
         let name = "[_a7]_keyspace@0__:1*";
-        let said = push(&["pmessage", name, "__keyspace@0__:12", "set"]);
-        let begun = |len: usize| channel_of(ChannelKind::Pattern, &said[..len], b"user:");
-        let payload_at = said.len() - "set\r\n".len();
+        let bytes = push(&["pmessage", name, "__keyspace@0__:12", "set"]);
+        let begun = |len: usize| channel_of(ChannelKind::Pattern, &bytes[..len], b"user:");
+        let payload_at = bytes.len() - "set\r\n".len();
         assert_eq!(begun(60), PartialPush::Undecided);
         let channel = b"__keyspace@0__:user:12".to_vec();
         assert_eq!(begun(payload_at), PartialPush::Channel(channel));
-        let said = push(&["pmessage", "*", "news", "x"]);
+        let bytes = push(&["pmessage", "*", "news", "x"]);
         assert_eq!(
-            channel_of(ChannelKind::Pattern, &said, b"user:"),
+            channel_of(ChannelKind::Pattern, &bytes, b"user:"),
             PartialPush::Other
         );
     }

@@ -658,7 +658,7 @@ const SHARDED: [&str; 3] = ["a", "b", "c"];
 
 /// A reply or push of a node of a Cluster.
 #[derive(Debug)]
-enum Said {
+enum Output {
     Subscribed(usize),
     Dropped(usize),
     /// The slot of this channel belongs to that node.
@@ -672,7 +672,7 @@ enum Said {
 struct OneNode {
     sends: [bool; 3],
     requests: VecDeque<(bool, Option<usize>)>,
-    said: VecDeque<Said>,
+    output: VecDeque<Output>,
 }
 
 struct Nodes {
@@ -838,7 +838,7 @@ impl Nodes {
         let (name, to) = (self.below(3), self.below(3));
         let from = std::mem::replace(&mut self.owner[name], to);
         if from != to && std::mem::take(&mut self.nodes[from].sends[name]) {
-            self.nodes[from].said.push_back(Said::Dropped(name));
+            self.nodes[from].output.push_back(Output::Dropped(name));
         }
         if self.below(3) == 0 {
             // A refresh of the topology found the new owner.
@@ -876,7 +876,7 @@ impl Nodes {
     fn publish(&mut self, name: usize) {
         let node = &mut self.nodes[self.owner[name]];
         if node.sends[name] {
-            node.said.push_back(Said::Message(name));
+            node.output.push_back(Output::Message(name));
         }
     }
 
@@ -888,20 +888,20 @@ impl Nodes {
         };
         let owner = self.owner;
         let node_state = &mut self.nodes[node];
-        let mut say = |said| node_state.said.push_back(said);
+        let mut say = |output| node_state.output.push_back(output);
         match (on, name) {
-            (_, None) => say(Said::Pong),
-            (true, Some(_)) if refuses_for_now => say(Said::TryAgain),
-            (true, Some(name)) if owner[name] != node => say(Said::Moved(name, owner[name])),
+            (_, None) => say(Output::Pong),
+            (true, Some(_)) if refuses_for_now => say(Output::TryAgain),
+            (true, Some(name)) if owner[name] != node => say(Output::Moved(name, owner[name])),
             (true, Some(name)) => {
-                say(Said::Subscribed(name));
+                say(Output::Subscribed(name));
                 node_state.sends[name] = true;
             }
             // A node that is not the owner any more answers the PING alone.
-            (false, Some(name)) if owner[name] != node => say(Said::Pong),
+            (false, Some(name)) if owner[name] != node => say(Output::Pong),
             (false, Some(name)) => {
-                say(Said::Dropped(name));
-                say(Said::Pong);
+                say(Output::Dropped(name));
+                say(Output::Pong);
                 node_state.sends[name] = false;
             }
         }
@@ -912,27 +912,27 @@ impl Nodes {
         let Some(line) = self.line_of(node) else {
             return;
         };
-        let Some(said) = self.nodes[node].said.pop_front() else {
+        let Some(output) = self.nodes[node].output.pop_front() else {
             return;
         };
-        match said {
-            Said::Subscribed(name) => self
+        match output {
+            Output::Subscribed(name) => self
                 .hub
                 .handle_confirmed(line, (ChannelKind::Shard, true), SHARDED[name].as_bytes())
                 .expect("the hub asked for it"),
-            Said::Dropped(name) => self.hub.handle_dropped(line, SHARDED[name].as_bytes()),
-            Said::Moved(name, to) => {
+            Output::Dropped(name) => self.hub.handle_dropped(line, SHARDED[name].as_bytes()),
+            Output::Moved(name, to) => {
                 self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
                 self.hub
                     .handle_deferred(line, None)
                     .expect("the hub asked for it");
             }
-            Said::TryAgain => self
+            Output::TryAgain => self
                 .hub
                 .handle_deferred(line, None)
                 .expect("the hub asked for it"),
-            Said::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
-            Said::Message(name) => {
+            Output::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
+            Output::Message(name) => {
                 let channel = self
                     .hub
                     .channel(ChannelKind::Shard, SHARDED[name].as_bytes());
@@ -1013,7 +1013,7 @@ impl Nodes {
                 while !self.nodes[node].requests.is_empty() {
                     self.execute(node);
                 }
-                while !self.nodes[node].said.is_empty() {
+                while !self.nodes[node].output.is_empty() {
                     self.read(node);
                 }
             }

@@ -15,7 +15,7 @@ const PATTERNS: [&str; 3] = ["*", "__key*", "news*"];
 
 /// A reply or push of a node on its line.
 #[derive(Clone, Debug)]
-enum Said {
+enum Output {
     Confirmed(usize, bool),
     Refused,
     Pong,
@@ -30,7 +30,7 @@ enum Said {
 #[derive(Default)]
 struct Node {
     requests: VecDeque<(Option<(usize, bool)>, u32)>,
-    said: VecDeque<Said>,
+    output: VecDeque<Output>,
     sends: HashSet<usize>,
     /// The primary of which it is a replica.
     follows: Option<usize>,
@@ -196,14 +196,14 @@ impl Scene {
         };
         let node = &mut self.nodes[node];
         match change {
-            None => node.said.push_back(Said::Pong),
-            Some((_, true)) if node.refuses => node.said.push_back(Said::Refused),
+            None => node.output.push_back(Output::Pong),
+            Some((_, true)) if node.refuses => node.output.push_back(Output::Refused),
             Some((name, on)) => {
                 match on {
                     true => node.sends.insert(name),
                     false => node.sends.remove(&name),
                 };
-                node.said.push_back(Said::Confirmed(name, on));
+                node.output.push_back(Output::Confirmed(name, on));
             }
         }
     }
@@ -216,7 +216,7 @@ impl Scene {
             .copied()
             .filter(|pattern| node.sends.contains(pattern))
         {
-            node.said.push_back(Said::Message {
+            node.output.push_back(Output::Message {
                 pattern,
                 number,
                 is_event,
@@ -261,18 +261,18 @@ impl Scene {
         let Some(line) = self.line_of(node) else {
             return;
         };
-        let Some(said) = self.nodes[node].said.pop_front() else {
+        let Some(output) = self.nodes[node].output.pop_front() else {
             return;
         };
-        match said {
-            Said::Confirmed(name, on) => {
+        match output {
+            Output::Confirmed(name, on) => {
                 let name = PATTERNS[name].as_bytes();
                 let confirmed = self
                     .hub
                     .handle_confirmed(line, (ChannelKind::Pattern, on), name);
                 confirmed.expect("the hub asked for it");
             }
-            Said::Refused => {
+            Output::Refused => {
                 let refused = self.hub.handle_refused(line, b"-NOPERM\r\n");
                 for gone in refused.expect("the hub asked for it") {
                     let one = &mut self.sessions[gone.index as usize];
@@ -281,8 +281,8 @@ impl Scene {
                     one.believes.clear();
                 }
             }
-            Said::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
-            Said::Message {
+            Output::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
+            Output::Message {
                 pattern,
                 number,
                 is_event,
@@ -318,7 +318,7 @@ impl Scene {
         let node = self.node_of(line);
         let node = &mut self.nodes[node];
         node.requests.clear();
-        node.said.clear();
+        node.output.clear();
         node.sends.clear();
     }
 
@@ -336,7 +336,7 @@ impl Scene {
                 while !self.nodes[node].requests.is_empty() {
                     self.execute(node);
                 }
-                while !self.nodes[node].said.is_empty() {
+                while !self.nodes[node].output.is_empty() {
                     self.read(node);
                 }
             }
@@ -504,7 +504,7 @@ fn session_waits_for_the_heir_of_a_lost_owner() {
         while !scene.nodes[node].requests.is_empty() {
             scene.execute(node);
         }
-        while !scene.nodes[node].said.is_empty() {
+        while !scene.nodes[node].output.is_empty() {
             scene.read(node);
         }
     }
