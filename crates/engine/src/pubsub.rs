@@ -104,8 +104,8 @@ impl Pubsub {
             return Dispatched::Wait;
         }
         if on {
-            let news = (kind != ChannelKind::Shard, brings_events(kind, request));
-            if let Some(dispatched) = await_publishers(plane, news) {
+            let brings = (kind != ChannelKind::Shard, brings_events(kind, request));
+            if let Some(dispatched) = await_publishers(plane, brings) {
                 return dispatched;
             }
         }
@@ -942,12 +942,12 @@ impl Pubsub {
         );
         let hub = self.hub(subscriber.hub);
         let user = hub.user;
-        let news = hub.news(subscriber, kind, request.args().skip(1));
+        let added = hub.count_new(subscriber, kind, request.args().skip(1));
         let have: usize = subscriber.counts().iter().sum();
-        if have + news > of_session {
+        if have + added > of_session {
             return Some(bound_reply("session-subscriptions-max"));
         }
-        if self.subscriptions() + news > of_worker {
+        if self.subscriptions() + added > of_worker {
             return Some(bound_reply("worker-subscriptions-max"));
         }
         if plane

@@ -190,7 +190,7 @@ impl AddressMap {
         &self.entries
     }
 
-    /// The address at which respool reaches a server that is named by `said`.
+    /// The address at which respool reaches a server that nodes name as `named`.
     pub fn apply(&self, named: &Endpoint) -> Endpoint {
         if self.is_empty() {
             return named.clone();

@@ -280,10 +280,10 @@ impl Discovery {
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
-        news: NewTopology,
+        topology: NewTopology,
         in_use: &ServersInUse,
     ) -> Option<TopologyChange> {
-        let NewTopology { view, was_known } = news;
+        let NewTopology { view, was_known } = topology;
         plane.wake_deferred();
         let now = plane.now;
         let ids: Vec<Option<ServerId>> = view

@@ -369,7 +369,7 @@ impl Discovery {
         let epoch = choice.is_known.then_some(choice.epoch.max(1));
         let owners = slots.servers();
         let is_news = |_: &View| belief.is_news(epoch, (&members, owners), is_ok, now);
-        let mut news = None;
+        let mut topology = None;
         if let Some(view) = choice.view.filter(is_news) {
             let was_known = slots.is_known;
             belief.epoch = choice.epoch.max(1);
@@ -382,7 +382,7 @@ impl Discovery {
             slots.unserved = belief.unserved_by(&slots.unserved, &ours);
             belief.unserved_at = asked_at;
             slots.is_ok = is_ok;
-            news = Some(NewTopology { view, was_known });
+            topology = Some(NewTopology { view, was_known });
         } else if let Some(wrong) = wrong {
             plane.awaited_nodes.entry(pool).or_default().wrong = Some(wrong.clone());
             // Nodes may be wrong in several ways by turns: that is one event.
@@ -391,7 +391,7 @@ impl Discovery {
                 self.report_topology(plane, pool, format!("{NO_OWNERS}: {wrong}"));
             }
         }
-        let change = news.and_then(|news| self.believe(plane, pool, news, in_use));
+        let change = topology.and_then(|topology| self.believe(plane, pool, topology, in_use));
         Some(EndedRefresh {
             asked_at,
             answered_by,

@@ -79,9 +79,9 @@ struct ReaderState {
     /// When the question that has no answer yet was sent.
     asked_at: Option<Time>,
     /// The server's last report of its role.
-    says: RoleAnswer,
+    role: RoleAnswer,
     /// When it gave that report.
-    said_at: Option<Time>,
+    role_at: Option<Time>,
     /// The hash of the id of the replication stream that the server receives or sends.
     stream: Option<u64>,
     /// The offset in that stream, bytes.
@@ -115,7 +115,7 @@ pub(crate) struct ReplicaChange {
     /// Replicas that have left the topology.
     pub(crate) left: Vec<ServerId>,
     /// Servers that were not known, or had another owner.
-    pub(crate) news: Vec<ServerId>,
+    pub(crate) added: Vec<ServerId>,
 }
 
 impl Readers {
@@ -131,7 +131,7 @@ impl Readers {
     /// The replicas that have not reported their role yet, each with its owner.
     fn unheard(&self) -> Vec<(ServerId, ServerId)> {
         let is_unheard =
-            |reader: &&Reader| reader.server != reader.owner && reader.state.said_at.is_none();
+            |reader: &&Reader| reader.server != reader.owner && reader.state.role_at.is_none();
         let unheard = self.all.iter().filter(is_unheard);
         unheard
             .map(|reader| (reader.server, reader.owner))
@@ -170,16 +170,16 @@ impl ReaderState {
 impl RoleAnswer {
     /// The role after the next answer. `how`: the replication section of INFO.
     fn then(self, how: &[u8]) -> RoleAnswer {
-        let says = |name, value| field(how, name) == Some(value);
+        let shows = |name, value| field(how, name) == Some(value);
         // -1: it never had a primary.
-        let never = says("master_link_down_since_seconds", "-1");
-        if says("role", "master") && self != RoleAnswer::Otherwise {
+        let never = shows("master_link_down_since_seconds", "-1");
+        if shows("role", "master") && self != RoleAnswer::Otherwise {
             RoleAnswer::Followed
-        } else if !says("role", "slave") || says("master_sync_in_progress", "1") {
+        } else if !shows("role", "slave") || shows("master_sync_in_progress", "1") {
             RoleAnswer::Otherwise
-        } else if says("master_link_status", "up") {
+        } else if shows("master_link_status", "up") {
             RoleAnswer::Follows
-        } else if says("master_link_status", "down") && !never {
+        } else if shows("master_link_status", "down") && !never {
             RoleAnswer::Followed
         } else {
             RoleAnswer::Otherwise
@@ -269,7 +269,7 @@ impl Discovery {
             plane.servers[usize::from(server.0)].gone = true;
             plane.switch_attached_to_default(server);
         }
-        self.meet_replicas(plane, pool, change.news);
+        self.meet_replicas(plane, pool, change.added);
     }
 
     /// The replica at this address; a new one, if there is none. `None` at
@@ -317,7 +317,7 @@ impl Discovery {
                 && !known.contains(&(reader.server, reader.owner))
         };
         let left: Vec<Reader> = readers.all.extract_if(.., leaves).collect();
-        let mut news = Vec::new();
+        let mut added = Vec::new();
         for (server, owner) in known {
             if readers.of(server).is_none() {
                 // A server that was known may only have another owner now.
@@ -328,22 +328,22 @@ impl Discovery {
                     owner,
                     state,
                 });
-                news.push(server);
+                added.push(server);
             }
         }
         let is_left =
-            |reader: &Reader| !news.contains(&reader.server) && reader.server != reader.owner;
+            |reader: &Reader| !added.contains(&reader.server) && reader.server != reader.owner;
         let left = left.into_iter().filter(is_left);
         ReplicaChange {
             left: left.map(|reader| reader.server).collect(),
-            news,
+            added,
         }
     }
 
     /// Begins to read from replicas that have become known.
-    fn meet_replicas(&mut self, plane: &mut DataPlane, pool: usize, news: Vec<ServerId>) {
+    fn meet_replicas(&mut self, plane: &mut DataPlane, pool: usize, added: Vec<ServerId>) {
         self.note_unheard(plane, pool);
-        for server in news {
+        for server in added {
             self.reach(plane, server);
             self.look_at(plane, server);
         }
@@ -464,7 +464,7 @@ impl Discovery {
         if let Some(readers) = self.readers.get_mut(&pool).filter(|_| is_first)
             && let Some(state) = readers.of_mut(server)
         {
-            (state.asked_at, state.said_at) = (None, None);
+            (state.asked_at, state.role_at) = (None, None);
             self.note_unheard(plane, pool);
         }
     }
@@ -514,7 +514,7 @@ impl Discovery {
         let Some(asked_at) = state.asked_at.take() else {
             return;
         };
-        let before = (state.said_at, state.says, state.zone.take());
+        let before = (state.role_at, state.role, state.zone.take());
         let took_us = now.since_us(asked_at);
         state.latency_us = Some(match state.latency_us {
             Some(before) => (3 * before + took_us) / 4,
@@ -522,21 +522,21 @@ impl Discovery {
         });
         let zone = field(server_info, "availability_zone").filter(|zone| !zone.is_empty());
         state.zone = zone.map(str::to_owned);
-        state.said_at = Some(now);
+        state.role_at = Some(now);
         let process = field(server_info, "run_id").map(hash);
         if state.process.is_some() && state.process != process {
             // The process is another one, and may lack the keys.
-            state.says = RoleAnswer::Otherwise;
+            state.role = RoleAnswer::Otherwise;
         }
         state.process = process;
         state.note_stream(how);
-        state.says = match is_replica {
-            true => state.says.then(how),
+        state.role = match is_replica {
+            true => state.role.then(how),
             // An owner proves by its replies that it is alive.
             false => RoleAnswer::Follows,
         };
         let is_same = before.0.is_some_and(|at| now.since_ms(at) < KNOWN_MS)
-            && (before.1, &before.2) == (state.says, &state.zone);
+            && (before.1, &before.2) == (state.role, &state.zone);
         if before.0.is_none() {
             self.note_unheard(plane, pool);
         }
@@ -604,8 +604,8 @@ impl Discovery {
         } else if plane.now < reader.state.refused_until {
             Some("it has refused a read")
         } else {
-            match reader.state.says {
-                _ if !is_known(reader.state.said_at) => Some("it does not say how it is"),
+            match reader.state.role {
+                _ if !is_known(reader.state.role_at) => Some("it does not say how it is"),
                 RoleAnswer::Otherwise => Some("it does not report that it follows its primary"),
                 // While the primary is away, no server has newer data.
                 RoleAnswer::Followed if !plane.is_lost(reader.owner) => {
@@ -707,7 +707,7 @@ mod tests {
             RoleAnswer::Follows.then(b"role:master\r\n"),
             RoleAnswer::Followed
         );
-        for (info, says) in [
+        for (info, role) in [
             (
                 &b"role:slave\r\nmaster_link_status:down\r\nmaster_link_down_since_seconds:3\r\n"[..],
                 RoleAnswer::Followed,
@@ -725,7 +725,7 @@ mod tests {
         ] {
             assert_eq!(
                 RoleAnswer::Otherwise.then(info),
-                says,
+                role,
                 "{}",
                 info.escape_ascii()
             );

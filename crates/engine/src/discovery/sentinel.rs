@@ -321,8 +321,8 @@ impl Discovery {
         link_id: LinkId,
         push: &[u8],
     ) -> SentinelEvent {
-        let heard = match Message::read(push) {
-            Ok(Message::Event(heard)) => heard,
+        let event = match Message::read(push) {
+            Ok(Message::Event(event)) => event,
             Ok(_) => return SentinelEvent::Nothing,
             // A message of unknown form may be any event.
             Err(_) => return SentinelEvent::Survey,
@@ -336,15 +336,15 @@ impl Discovery {
             return SentinelEvent::Nothing;
         };
         let mut names = watch.primaries.iter();
-        let Some(primary) = names.position(|(name, _)| name == heard.name()) else {
+        let Some(primary) = names.position(|(name, _)| name == event.name()) else {
             return SentinelEvent::Nothing;
         };
-        if let FailoverEvent::Names { .. } = heard {
+        if let FailoverEvent::Names { .. } = event {
             // The name may have been configured anew, with epoch 0.
             watch.watchers[index].answers[primary] = None;
             watch.promoted[primary] = None;
         }
-        if let FailoverEvent::Promoting { to: Some(to), .. } = &heard
+        if let FailoverEvent::Promoting { to: Some(to), .. } = &event
             && let Some(last) = &watch.watchers[index].answers[primary]
         {
             let new_primary = PrimaryAnswer {
@@ -357,7 +357,7 @@ impl Discovery {
             // report the role of a replica.
             watch.promoted[primary] = Some((new_primary, plane.now.plus_ms(TICK_MS)));
         }
-        let to = match heard {
+        let to = match event {
             FailoverEvent::Switched { to, .. } | FailoverEvent::Promoted { to, .. } => {
                 to.map(reached)
             }
@@ -650,7 +650,7 @@ impl Discovery {
         let mut first = None;
         for watcher in &watch.watchers {
             let link = plane.links.get(watcher.link)?;
-            let says = match (link.is_up(), &link.handshake_error) {
+            let refusal = match (link.is_up(), &link.handshake_error) {
                 (true, _) => Some(watcher.wrong[primary].clone()?),
                 (false, Some(_)) => {
                     let sentinel = plane.label(watcher.link);
@@ -659,7 +659,7 @@ impl Discovery {
                 (false, None) if link.failures > 0 => None,
                 (false, None) => return None,
             };
-            first = first.or(says);
+            first = first.or(refusal);
         }
         first
     }
@@ -678,12 +678,15 @@ impl Discovery {
         };
         let pool = usize::from(plane.server(link.kind.server).pool);
         let replica = |role: &str| role == "replica" || role == "slave";
-        let says = link
+        let is_replica = link
             .identity
             .as_ref()
             .is_some_and(|identity| replica(&identity.role));
         let is_primary = plane.server(link.kind.server).replica_of.is_none();
-        plane.pools[pool].watched.is_some() && is_primary && link.role != LinkRole::Sentinel && says
+        plane.pools[pool].watched.is_some()
+            && is_primary
+            && link.role != LinkRole::Sentinel
+            && is_replica
     }
 
     /// A primary has changed its role: surveys the Sentinels, which may know more.

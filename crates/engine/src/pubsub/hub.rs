@@ -450,7 +450,7 @@ impl Hub {
     }
 
     /// The number of these names that a session does not claim yet.
-    pub(crate) fn news(
+    pub(crate) fn count_new(
         &self,
         subscriber: &Subscriber,
         kind: ChannelKind,
