@@ -230,8 +230,7 @@ impl Engine {
         self.pinned.end_session(&mut self.plane, session);
     }
 
-    /// A client has ended its input while its socket is not read. Unread bytes may still be in the
-    /// socket, and may be many.
+    /// A client has ended its input while its socket is not read. It may have many unread bytes.
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let end = self.plane.end_unread_input(session);
         self.pinned.end_input(&mut self.plane, session, end);

@@ -25,8 +25,8 @@
 //! - MGET says nil where GET may say WRONGTYPE. So a key with a nil is read again, by one GET for
 //!   all sessions that want it. Later reads of that key by their sessions are sent again, too.
 //!   Where reads are not collapsed, or a session reads in more than one way, all of its later
-//!   requests are sent again. Repeated requests are not fused any more, so their replies are final. A reply
-//!   too large to be copied goes to the first session, and the others ask again.
+//!   requests are sent again. Repeated requests are not fused any more, so their replies are final.
+//!   A reply too large to be copied goes to the first session, and the others ask again.
 //! - An error reply to an MGET or MSET is for the whole. Every member is sent again by itself and
 //!   gets its own reply; those of an MSET only if the error says that nothing was executed. The
 //!   SETs of one session are in one MSET: no later one is executed before an earlier one that is

@@ -53,8 +53,7 @@ impl Engine {
         self.handle_own(own);
     }
 
-    /// Ends the dispatch of a request that asks all workers: this one answers, too. `Err`: the
-    /// session waits, or is refused.
+    /// This worker answers a query of its own session. `Err`: the session waits, or is refused.
     pub(crate) fn dispatch_own(&mut self, own: Result<OwnQuestion, Dispatched>) -> Dispatched {
         match own {
             Ok(own) => {

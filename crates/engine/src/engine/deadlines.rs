@@ -10,8 +10,7 @@ use crate::data_plane::session::Session;
 use crate::engine::Engine;
 
 impl Engine {
-    /// Takes requests from the bytes that a session holds, now that it need not wait. Returns the
-    /// number of bytes taken.
+    /// Takes requests from the bytes that a session holds. Returns the number of bytes taken.
     pub(crate) fn take_waiting(&mut self, id: SessionId, held: &[u8]) -> usize {
         let holds = |session: &Session| session.state.is_held();
         if self.plane.sessions.get(id).is_none_or(holds) {

@@ -40,8 +40,7 @@ impl Engine {
         self.plane.sessions_of_removed_pools(settings)
     }
 
-    /// Looks for pools that their sessions may leave now, and closes links that nothing uses any
-    /// more.
+    /// Looks for pools that sessions may leave now, and closes links that nothing uses any more.
     pub(crate) fn tick_pool_ends(&mut self) {
         if !self.plane.ending.is_empty() {
             self.plane.tick_pool_ends();

@@ -114,17 +114,11 @@ impl Engine {
         }
     }
 
-    fn settle_access(
-        &mut self,
-        id: LinkId,
-        entry: Entry,
-        completion: AccessCompletion,
-        reply: &[u8],
-    ) {
+    fn settle_access(&mut self, id: LinkId, entry: Entry, login: AccessCompletion, reply: &[u8]) {
         let (plane, in_hubs) = (&mut self.plane, self.pubsub.users());
         let effect = self
             .access
-            .settle(plane, (id, entry), completion, reply, &in_hubs);
+            .settle(plane, (id, entry), login, reply, &in_hubs);
         self.local.note_logins(plane, &effect.freed, effect.renewed);
     }
 

@@ -134,15 +134,14 @@ impl Engine {
             id,
             command: id.get(),
         };
-        // Admission may ask the session's server. So the session first leaves a server that is
-        // down, or a replica that must not get the request.
-        if self.plane.is_routed(session_id) {
-            self.plane.switch_from_dead(session_id);
-            self.plane
-                .switch_from_replica(session_id, Some(request.command));
+        let plane = &mut self.plane;
+        // Admission may ask the session's server. So the session first leaves a dead one, or a
+        // replica that must not get the request.
+        if plane.is_routed(session_id) {
+            plane.switch_from_dead(session_id);
+            plane.switch_from_replica(session_id, Some(request.command));
         }
         // A refused request has no effect, so admission stands in front of all others.
-        let plane = &mut self.plane;
         let server_refuses = match self.local.admit(plane, session_id, &request) {
             RequestAdmission::Passed { server_refuses } => server_refuses,
             RequestAdmission::Waits => return Dispatched::Wait,
@@ -156,15 +155,12 @@ impl Engine {
             return Dispatched::Wait;
         }
         // In a subscription respool answers PING. No server is chosen, and nothing is queued.
-        if id == id::PING && self.plane.is_restricted(session_id) {
+        if id == id::PING && plane.is_restricted(session_id) {
             return self.answer_locally(session_id, &request);
         }
-        // The session's server tells whether the user may set options of respool. The route would
-        // lead CONFIG SET to every server.
+        // One server judges the right to set respool's options. The route leads to all of them.
         if is_control(&request) {
-            return self
-                .admin
-                .dispatch_control(&mut self.plane, session_id, &request);
+            return self.admin.dispatch_control(plane, session_id, &request);
         }
         // The server is chosen before a prefix is removed: each server has its own prefix.
         if self.plane.is_routed(session_id)

@@ -19,21 +19,17 @@ impl Engine {
     pub(crate) fn settle_discovery(
         &mut self,
         id: LinkId,
-        completion: DiscoveryCompletion,
+        question: DiscoveryCompletion,
         reply: &[u8],
     ) {
-        match self
-            .discovery
-            .settle(&mut self.plane, id, completion, reply)
-        {
+        match self.discovery.settle(&mut self.plane, id, question, reply) {
             TopologyReply::Settled => {}
             TopologyReply::RefreshIsOver { pool } => self.end_refresh(pool),
             TopologyReply::Surveyed(answer) => self.follow_survey(answer),
         }
     }
 
-    /// Ends refreshes that take too long, starts refreshes that are due, and closes the links to
-    /// silent nodes.
+    /// Ends slow refreshes, starts refreshes that are due, and closes the links to silent nodes.
     pub(crate) fn tick_clusters(&mut self) {
         for pool in 0..self.plane.pools.len() {
             if self.plane.pools[pool].cluster().is_none() {
