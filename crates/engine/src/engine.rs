@@ -404,7 +404,7 @@ impl Engine {
         let Some(held) = self.plane.take_held(id) else {
             return;
         };
-        let used = self.take_waiting(id, &held);
+        let used = self.take_waiting(id, &held.bytes);
         self.plane.keep_held(id, held, used);
         self.pinned.forget_cut_request(&mut self.plane, id);
     }

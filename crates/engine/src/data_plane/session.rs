@@ -276,6 +276,8 @@ pub(crate) struct Rare {
     pub(crate) deferred: DeferredRequests,
     /// The reads of a session that reads its own writes.
     pub(crate) reading: OwnWriteReads,
+    /// Requests at the front of the held bytes that were counted when they were first read.
+    pub(crate) read_again: u64,
     /// The channels and patterns that the session subscribes to.
     pub(crate) subscribed: Subscribed,
     /// The memory that components hold for the session.

@@ -99,6 +99,7 @@ impl DataPlane {
         let bytes: Vec<&[u8]> = requests.iter().map(|each| &each.request[..]).collect();
         let bytes = bytes.concat();
         session.next_seq = first.entry.seq;
+        session.rare().read_again += requests.len() as u64;
         if requests.len() > 1 || !session.held.is_empty() {
             // The client may have sent them in one pipeline.
             session.burst.count_as_many();
@@ -119,6 +120,42 @@ impl DataPlane {
             self.note_caught_up(id);
         }
     }
+}
+
+/// The count of requests: a request that is read again counts once.
+impl DataPlane {
+    /// Corrects the count after a session has taken held bytes: the requests that it has read again
+    /// were counted before. The total never falls, because a scrape would take that for a restart.
+    #[inline]
+    pub(crate) fn uncount_read_again(&mut self, id: SessionId, counted_before: u64) {
+        let has_none = |session: &Session| {
+            let rare = session.rare.as_deref();
+            rare.is_none_or(|rare| rare.read_again == 0)
+        };
+        if !self.sessions.get(id).is_some_and(has_none) {
+            self.correct_count(id, counted_before);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn correct_count(&mut self, id: SessionId, counted_before: u64) {
+        let counted = self.counters.requests - counted_before;
+        // Its last request may have closed the session.
+        let session = self.session_or_closed(id);
+        if let Some(rare) = session.and_then(|session| session.rare.as_deref_mut()) {
+            let again = rare.read_again.min(counted);
+            rare.read_again -= again;
+            self.counters.requests -= again;
+        }
+    }
+}
+
+/// The bytes that a session has held, while requests are taken from them.
+pub(crate) struct HeldBytes {
+    pub(crate) bytes: Vec<u8>,
+    /// The count of requests before.
+    pub(crate) counted_before: u64,
 }
 
 /// Whether its session may read a request again: it was surely not sent, its bytes are those of the

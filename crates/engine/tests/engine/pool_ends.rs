@@ -6,7 +6,8 @@ use respool_engine::settings::{
     Address, LostSubscriptions, PoolKind, PoolSettings, ServerSettings, Settings,
 };
 use respool_engine::{
-    Action, AdminQuery, LinkId, NewSettings, PoolPlaces, SessionId, Time, WorkerId, WorkerQuery,
+    Action, AdminQuery, LatencyReport, LinkId, NewSettings, PoolPlaces, SessionId, Time, WorkerId,
+    WorkerQuery,
 };
 use respool_protocol::commands;
 
@@ -812,6 +813,41 @@ fn unsent_requests_go_to_the_new_server_in_order() {
     assert_eq!(world.engine.counters().failed_not_sent, 0);
 }
 
+/// A request that its session reads again counts once, in all tables.
+#[test]
+fn request_read_again_counts_once() {
+    let mut reloaded = Reloaded::new(settings());
+    let session = reloaded.accepts(0);
+    let world = &mut reloaded.world;
+    world.lose(world.shared);
+    world.connecting();
+    world.asks(session, &["SET k 1", "PUBLISH c m", "GET k"]);
+    world.lose(world.shared);
+    let counted = |world: &World| world.engine.counters().requests;
+    assert_eq!(counted(world), 3);
+    reloaded.takes(vec![pool("default", 2)]);
+    let world = &mut reloaded.world;
+    assert_eq!(counted(world), 3, "the session has read its requests again");
+    let new = new_link(world);
+    world.asks(session, &["GET behind"]);
+    world.up(new);
+    assert_eq!(counted(world), 4, "only the last request is new");
+    world.says(new, "+OK\r\n:0\r\n-ERR no\r\n$-1\r\n");
+    assert_eq!(world.got(session), "+OK\r\n:0\r\n-ERR no\r\n$-1\r\n");
+    world.asks(session, &["GET later"]);
+    assert_eq!(counted(world), 5);
+    let mut report = LatencyReport::default();
+    world.engine.report_latency(&mut report);
+    let errors: Vec<u64> = report.errors().map(|(_, count)| count).collect();
+    assert_eq!(errors, [1]);
+    let counts = report.commands().map(|(command, times)| {
+        let count: u64 = times.total().buckets().map(|(_, count)| count).sum();
+        (command, count)
+    });
+    let counts: Vec<_> = counts.filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counts, [("get", 2), ("publish", 1), ("set", 1)]);
+}
+
 /// CLIENT REPLY OFF or SKIP does not silence an unsent request that the client sent in front of it.
 /// That request ends with its lost server, and later replies stay in their places.
 #[test]
@@ -869,7 +905,8 @@ fn unsent_request_keeps_its_deadline_at_the_new_server() {
 }
 
 /// A read that may have been sent stays with its lost server, and ends by the rule for it. A later
-/// request that was not sent waits for that, and then goes to the new server.
+/// request that was not sent waits for that, and then goes to the new server. The count of requests
+/// does not fall meanwhile: a scrape would take that for a restart.
 #[test]
 fn unsent_request_waits_for_one_that_may_have_been_sent() {
     let mut reloaded = Reloaded::new(settings());
@@ -888,12 +925,14 @@ fn unsent_request_waits_for_one_that_may_have_been_sent() {
     world.up(new);
     world.wait_ms(500);
     assert_eq!(world.sent(new), "", "the read is not answered");
+    assert_eq!(world.engine.counters().requests, 2);
     world.wait_ms(HOLD_MS);
     let got = world.got(session);
     assert!(got.starts_with("-UNKNOWN"), "{got}");
     assert_eq!(world.sent(new).into_bytes(), requests(&["SET k 1"]));
     world.says(new, "+OK\r\n");
     assert_eq!(world.got(session), "+OK\r\n");
+    assert_eq!(world.engine.counters().requests, 2);
 }
 
 /// The old server is lost while its sessions move: a request that it has got ends by the rule of a
