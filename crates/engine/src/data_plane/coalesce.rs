@@ -892,7 +892,7 @@ impl DataPlane {
         if let Some(link) = self.links.get_mut(id) {
             link.gates.gets.waste(parked);
             for (entry, request) in &again {
-                link.ledger.push(*entry, request);
+                link.ledger.push(entry.leaving_again(), request);
             }
         }
         self.list_link(id);

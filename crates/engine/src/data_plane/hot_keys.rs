@@ -100,7 +100,8 @@ impl HotKeys {
         true
     }
 
-    /// Samples the open batch of a ledger. Its requests are still as their clients sent them.
+    /// Samples the open batch of a ledger. Its requests are still as their clients sent them. A
+    /// request that leaves again counted when it left first.
     #[cold]
     #[inline(never)]
     pub(crate) fn take_batch(&mut self, ledger: &Ledger, (pool, db): (u16, u32)) {
@@ -115,6 +116,9 @@ impl HotKeys {
                 continue;
             }
             self.skip = self.gap() - 1;
+            if entry.has_left_before() {
+                continue;
+            }
             scanner.reset();
             if let Ok(Found::Request { .. }) = scanner.scan(bytes, true) {
                 let spans = scanner.spans();

@@ -667,6 +667,8 @@ impl EntryMarks {
     const COMPLETION: u8 = 0b100;
     /// Its session wants no reply to it.
     const SILENT: u8 = 0b1000;
+    /// It has left in an earlier batch.
+    const LEFT: u8 = 0b1_0000;
 
     fn with(self, mark: u8, on: bool) -> EntryMarks {
         EntryMarks(match on {
@@ -788,6 +790,17 @@ impl Entry {
     pub(crate) fn after(mut self, before: EarlierAttempt) -> Entry {
         self.marks.0 = self.marks.0 & !EntryMarks::EARLIER | before as u8;
         self
+    }
+
+    /// The entry of a request that has left in a batch, and that leaves again.
+    pub(crate) fn leaving_again(mut self) -> Entry {
+        self.marks = self.marks.with(EntryMarks::LEFT, true);
+        self
+    }
+
+    /// Whether the request has left in an earlier batch, on this link or on another one.
+    pub(crate) fn has_left_before(&self) -> bool {
+        self.marks.0 & EntryMarks::LEFT != 0 || self.earlier_attempt() != EarlierAttempt::Unsent
     }
 
     /// The head of a fused request: `members` requests follow it. `first`: the entry of the first

@@ -1104,7 +1104,7 @@ impl Redirects {
         let item = Deferred {
             entry: Entry {
                 len: request.len() as u32,
-                ..entry.after(EarlierAttempt::Unsent)
+                ..entry.after(EarlierAttempt::Unsent).leaving_again()
             },
             completion: Some(completion),
             request,

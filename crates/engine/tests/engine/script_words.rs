@@ -7,7 +7,7 @@ use respool_engine::{LinkId, SessionId};
 use respool_protocol::slot::hash_slot;
 
 /// A world whose Cluster nodes have named the owners of all slots.
-fn nodes_of(settings: Settings) -> World {
+pub(crate) fn nodes_of(settings: Settings) -> World {
     let mut world = World::new(without_lanes(settings));
     for link in world.all_shared.clone() {
         for args in world.asked(link) {

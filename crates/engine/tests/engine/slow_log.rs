@@ -8,7 +8,8 @@ use respool_engine::settings::{Settings, SlowLogSettings};
 use respool_engine::{NewSettings, SessionId};
 
 use crate::coalescing::ask_at_once;
-use crate::world::{World, settings, sharded, without_lanes};
+use crate::script_words::{nodes_of, slot};
+use crate::world::{World, cluster, settings, sharded, without_lanes};
 
 /// The threshold of these tests, milliseconds.
 const SLOW_MS: u32 = 100;
@@ -339,4 +340,80 @@ fn sampled_keys_are_those_that_clients_asked_for() {
         "{keys}"
     );
     assert!(keys.ends_with(" $8 requests :3 $5 error :0 "), "{keys}");
+}
+
+/// The sampled requests for the hottest key, where every request is sampled.
+fn hottest(world: &mut World) -> String {
+    let keys = report(world, "RESPOOL HOTKEYS GET COUNT 1").replace("\r\n", " ");
+    let from_count = keys.split(" requests ").nth(1).expect("a key has counted");
+    from_count.to_owned()
+}
+
+/// A key counts once for each request, although the request leaves again because its MGET was
+/// refused.
+#[test]
+fn key_of_a_refused_mget_counts_once() {
+    let mut settings = settings();
+    settings.hot_keys_sample = 1;
+    settings.flush.fuse = true;
+    let mut world = World::new(settings);
+    world.see_rights();
+    assert_eq!(report(&mut world, "RESPOOL HOTKEYS RESET"), "+OK\r\n");
+    let [one, other] = [world.accept(), world.accept()];
+    ask_at_once(&mut world, &[(one, &["GET a"]), (other, &["GET b"])]);
+    assert!(world.sent(world.shared).contains("MGET"));
+    world.says(world.shared, "-NOPERM no\r\n");
+    assert_eq!(world.asked(world.shared).len(), 2, "each leaves alone");
+    world.says(world.shared, "$-1\r\n$-1\r\n");
+    world.asks(one, &["GET b"]);
+    world.wait_ms(1);
+    assert!(world.sent(world.shared).contains("GET"));
+    world.says(world.shared, "$-1\r\n");
+    assert_eq!(hottest(&mut world), ":2 $5 error :0 ");
+}
+
+/// A key counts once for each request, although the request leaves again because its link was lost:
+/// before the request was written, or after that.
+#[test]
+fn key_of_a_request_on_a_lost_link_counts_once() {
+    for has_room in [true, false] {
+        let mut settings = settings();
+        settings.hot_keys_sample = 1;
+        let mut world = World::new(settings);
+        let session = world.accept();
+        assert_eq!(report(&mut world, "RESPOOL HOTKEYS RESET"), "+OK\r\n");
+        world.wait_ms(1_100);
+        if !has_room {
+            world.room.insert(world.shared, 10);
+        }
+        world.asks(session, &["GET a"]);
+        world.lose(world.shared);
+        world.room.clear();
+        world.connect();
+        assert!(world.sent(world.shared).contains("GET"), "{has_room}");
+        world.says(world.shared, "$-1\r\n");
+        assert_eq!(world.got(session), "$-1\r\n");
+        assert_eq!(hottest(&mut world), ":1 $5 error :0 ", "{has_room}");
+    }
+}
+
+/// A key counts once for each request, although the request leaves again because its slot has
+/// moved.
+#[test]
+fn key_of_a_redirected_request_counts_once() {
+    let mut settings = cluster(2);
+    settings.hot_keys_sample = 1;
+    let mut world = nodes_of(settings);
+    let [first, second] = world.all_shared[..] else {
+        panic!("two nodes");
+    };
+    let (session, key) = (world.accept(), world.key_at(0, "k"));
+    assert_eq!(report(&mut world, "RESPOOL HOTKEYS RESET"), "+OK\r\n");
+    world.asks(session, &[&format!("GET {key}")]);
+    world.sent(second);
+    world.says(first, format!("-MOVED {} server:2\r\n", slot(&key)));
+    assert!(world.sent(second).contains("GET"));
+    world.says(second, "$-1\r\n");
+    assert_eq!(world.got(session), "$-1\r\n");
+    assert_eq!(hottest(&mut world), ":1 $5 error :0 ");
 }

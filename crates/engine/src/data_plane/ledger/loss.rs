@@ -66,6 +66,7 @@ impl Ledger {
     /// Makes a ledger of the requests that stay, of which none is sent. Each stands alone again.
     /// Returns the others. A completion may still refuse to begin again.
     fn rebuild(&mut self, sent: usize, stays: &[bool]) -> Vec<Entry> {
+        let left = self.in_flight();
         let mut gone = Vec::new();
         let mut kept = Vec::new();
         for (index, (mut entry, extent, mut completion)) in self.take_all().enumerate() {
@@ -82,6 +83,9 @@ impl Ledger {
                 kept.extend_from_slice(&self.bytes.bytes()[extent.sent]);
                 entry.len = (kept.len() - begins_at) as u32;
                 entry.class = entry.class.alone();
+                if index < left {
+                    entry = entry.leaving_again();
+                }
                 if index < sent {
                     entry = entry.after(EarlierAttempt::Lost);
                 }
