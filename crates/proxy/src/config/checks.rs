@@ -62,6 +62,20 @@ impl Resolved {
         })
     }
 
+    /// The problems of listeners, each at the place of its address. `problem_of`: the problem of an
+    /// address, if it has one.
+    pub(crate) fn problems_of_listeners(
+        &self,
+        problem_of: impl Fn(&Address) -> Option<String>,
+    ) -> Vec<Problem> {
+        let listen = self.listeners();
+        let problems = listen.iter().filter_map(|(pool, at, place)| {
+            let what = problem_of(&at.address)?;
+            Some(pool_problem(*pool, at.option(), place, what))
+        });
+        problems.collect()
+    }
+
     /// Checks that each address is one listener, and that no server is at a listener.
     pub(super) fn check_listeners(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) {
         let listen = self.listeners();

@@ -1,8 +1,9 @@
 //! The look-up of host names before a reload: a pool whose servers cannot be found would begin an
-//! outage.
+//! outage, and a resolver that hangs at the name of a listener would hold the reload up.
 //!
-//! Only names of pools that the reload adds or changes are looked up. A pool that stays keeps its
-//! links, and a resolver that is away for a moment must not keep other changes from it.
+//! Only names of pools that the reload adds or changes are looked up, and those of new listeners. A
+//! pool that stays keeps its links, and a resolver that is away for a moment must not keep other
+//! changes from it.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -16,7 +17,7 @@ use respool_engine::settings::Address;
 
 use super::{Loaded, lock};
 use crate::backend::BackendUrl;
-use crate::config::{Backend, PoolConfig};
+use crate::config::{Backend, Config, PoolConfig};
 use crate::problem::Problem;
 use crate::remedy::thread_remedy;
 
@@ -62,8 +63,8 @@ impl Drop for LookUpSeat {
     }
 }
 
-/// Looks up the host names of pools that differ from those in effect. `Ok` has warnings, `Err`
-/// problems: servers that cannot be found.
+/// Looks up the host names of pools and listeners that differ from those in effect. `Ok` has
+/// warnings, `Err` problems: servers that cannot be found, and listeners without an address.
 pub(super) fn check_names(current: &Loaded, new: &Loaded) -> Result<Vec<String>, Vec<String>> {
     let resolver = Resolver {
         look_up,
@@ -81,7 +82,7 @@ pub(super) fn check_names(current: &Loaded, new: &Loaded) -> Result<Vec<String>,
 /// The names without an address.
 #[derive(Debug, Default)]
 struct NamesWithoutAddress {
-    /// Those without which servers of a pool cannot be found.
+    /// Those without which servers of a pool cannot be found, and those of listeners.
     problems: Vec<Problem>,
     /// Those of seed nodes and Sentinels beside others that have an address.
     warnings: Vec<Problem>,
@@ -98,8 +99,21 @@ fn names_without_address(
         let of_pool = |pool| urls(pool).map(move |(prefix, url)| (pool, prefix, url));
         changed.iter().copied().flat_map(of_pool)
     };
-    let names = named().flat_map(|(.., url)| url.addresses().into_iter().filter_map(host_name));
+    let listeners = new_listeners(&current.config, &new.config);
+    let of_servers = named().flat_map(|(.., url)| url.addresses());
+    let names = of_servers.chain(&listeners).filter_map(host_name);
     let found = look_up_all(names, resolver)?;
+    let problem_of = |name: &str| {
+        let reason = match found.get(name) {
+            Some(Ok(())) => return None,
+            Some(Err(reason)) => reason.clone(),
+            None => format!("no answer within {} s", resolver.wait.as_secs()),
+        };
+        Some(format!(
+            "no address of `{name}` is found now: {reason}; check the name and the resolver, or \
+             give an IP address"
+        ))
+    };
     let mut without = NamesWithoutAddress::default();
     for (pool, prefix, url) in named() {
         let has_address = |address: &&Address| {
@@ -112,22 +126,32 @@ fn names_without_address(
             false => &mut without.problems,
         };
         for name in addresses.into_iter().filter_map(host_name) {
-            let reason = match found.get(name) {
-                Some(Ok(())) => continue,
-                Some(Err(reason)) => reason.clone(),
-                None => format!("no answer within {} s", resolver.wait.as_secs()),
+            let Some(what) = problem_of(name) else {
+                continue;
             };
-            let what = format!(
-                "no address of `{name}` is found now: {reason}; check the name and the resolver, \
-                 or give an IP address"
-            );
             let problem = new.resolved.problem_of_servers(pool, prefix, what);
             if !list.contains(&problem) {
                 list.push(problem);
             }
         }
     }
+    let of_listener = |address: &Address| {
+        let is_new = listeners.contains(address);
+        host_name(address).filter(|_| is_new).and_then(problem_of)
+    };
+    for problem in new.resolved.problems_of_listeners(of_listener) {
+        if !without.problems.contains(&problem) {
+            without.problems.push(problem);
+        }
+    }
     Ok(without)
+}
+
+/// The addresses on which respool does not listen yet.
+fn new_listeners(old: &Config, new: &Config) -> Vec<Address> {
+    let of = |config: &Config| config.listeners().into_iter().map(|one| one.address);
+    let old: Vec<Address> = of(old).collect();
+    of(new).filter(|address| !old.contains(address)).collect()
 }
 
 /// The pools that are new, or have other servers than the pool of the same name.
@@ -341,6 +365,45 @@ mod tests {
                 "{told:?}, not {expected:?}"
             );
         }
+    }
+
+    /// A name of a listener without an address is a problem at its place. Names of listeners that
+    /// stay are not looked up, and names that hang have the same bound.
+    #[test]
+    fn name_of_a_listener_has_the_same_bound() {
+        let config = |listen: &str| format!("listen = [{listen}]\nbackend = 'redis://10.0.0.1'");
+        let stays = "'no.stays:1', '127.0.0.1:1'";
+        for (listen, expected) in [
+            (stays.to_owned(), vec![]),
+            (format!("{stays}, 'is.new:1', 'unix:/run/no'"), vec![]),
+            (
+                format!("{stays}, 'no.new:1'"),
+                vec!["r.toml:1:1: listen: no address of `no.new` is found now: unknown; "],
+            ),
+            (
+                format!("'slow:1', {stays}, 'slow:2'"),
+                vec![
+                    "r.toml:1:1: listen: no address of `slow` is found now: no answer within 1 s; \
+                     check the name and the resolver, or give an IP address",
+                ],
+            ),
+        ] {
+            let began = Instant::now();
+            let told = problems(&config(stays), &config(&listen));
+            assert!(began.elapsed() < Duration::from_secs(20));
+            assert_eq!(told.len(), expected.len(), "{told:?}");
+            for (told, expected) in told.iter().zip(expected) {
+                assert!(told.starts_with(expected), "{told}");
+            }
+        }
+        let two = "[pool.a]\nlisten = '127.0.0.1:1'\nbackend = 'redis://10.0.0.1'\n\
+                   [pool.b]\nlisten = 'no.b:1'\nbackend = 'redis://10.0.0.2'";
+        let told = problems("backend = 'redis://10.0.0.1'", two);
+        let expected = "r.toml:5:10: pool.b.listen: no address of `no.b` is found now: unknown";
+        assert!(
+            matches!(&told[..], [one] if one.starts_with(expected)),
+            "{told:?}"
+        );
     }
 
     /// Names that hang do not keep the reload waiting beyond its bound, and are problems.
