@@ -60,6 +60,7 @@ mod faults {
     mod busy_scripts;
     mod counting;
     mod failover_all_nodes;
+    mod hanging_names;
     mod partition;
     mod redirect_faults;
     mod script_errors;

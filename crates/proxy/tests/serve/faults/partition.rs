@@ -43,27 +43,27 @@ const NO_CARD: &str = "02:00:00:00:00:99";
 /// An unreachable primary of a Cluster is replaced, and every session goes on.
 #[test]
 fn unreachable_cluster_primary_is_replaced() {
-    in_a_network("a_cluster_comes_apart");
+    in_a_network("partition::a_cluster_comes_apart");
 }
 
 /// An unreachable primary that Sentinels watch is replaced, and every session goes on.
 #[test]
 fn unreachable_watched_primary_is_replaced() {
-    in_a_network("watched_servers_come_apart");
+    in_a_network("partition::watched_servers_come_apart");
 }
 
 /// respool sees only a primary that is cut off from its Cluster. Its sessions go on when the cut
 /// heals.
 #[test]
 fn minority_side_of_a_cluster_heals() {
-    in_a_network("a_cluster_leaves_a_primary_behind");
+    in_a_network("partition::a_cluster_leaves_a_primary_behind");
 }
 
 /// respool sees only a primary that is cut off from its Sentinels. Its sessions go on with the next
 /// primary when the cut heals.
 #[test]
 fn minority_side_of_sentinels_heals() {
-    in_a_network("sentinels_leave_a_primary_behind");
+    in_a_network("partition::sentinels_leave_a_primary_behind");
 }
 
 #[test]
@@ -116,9 +116,9 @@ fn any_key(number: usize) -> String {
     format!("apart:{number}")
 }
 
-/// Runs a test of this file in namespaces of its own for network and processes: all processes end
-/// with it.
-fn in_a_network(test: &str) {
+/// Runs a test of this folder in namespaces of its own for network, mounts and processes: all
+/// processes end with it.
+pub(super) fn in_a_network(test: &str) {
     let mut command = Command::new("unshare");
     command.args(["--user", "--map-root-user", "--net", "--pid", "--fork"]);
     command.args(["--kill-child", "--mount-proc"]);
@@ -136,7 +136,7 @@ fn in_a_network(test: &str) {
     command.arg(std::env::current_exe().expect("a test has a program"));
     command.args([
         "--exact",
-        &format!("faults::partition::{test}"),
+        &format!("faults::{test}"),
         "--ignored",
         "--nocapture",
     ]);
@@ -173,11 +173,28 @@ impl Drop for NetworkServers {
     }
 }
 
-fn run(program: &str, args: &str) {
+pub(super) fn run(program: &str, args: &str) {
     let done = Command::new(program).args(args.split(' ')).output();
     let done = done.unwrap_or_else(|error| panic!("{program}: {error}"));
     let why = String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success(), "{program} {args}: {why}");
+}
+
+/// Lays a cable from here to `its` end.
+fn lay_cable() {
+    run("ip", "link set lo up");
+    run("ip", "link add cable type veth peer name its");
+    run("ip", &format!("addr add {HERE}/24 dev cable"));
+    run("ip", "link set cable up");
+}
+
+/// Lays a cable that loses all frames. Returns the address at its other end.
+pub(super) fn cable_without_end() -> &'static str {
+    lay_cable();
+    run("ip", "link set its up");
+    let no_card = format!("neigh replace {THERE} lladdr {NO_CARD} dev cable nud permanent");
+    run("ip", &no_card);
+    THERE
 }
 
 impl NetworkServers {
@@ -189,10 +206,7 @@ impl NetworkServers {
         let place = (seed() / 7 + test) % all.len() as u64;
         let binary = all.swap_remove(place as usize);
         eprintln!("with {}", binary.display());
-        run("ip", "link set lo up");
-        run("ip", "link add cable type veth peer name its");
-        run("ip", &format!("addr add {HERE}/24 dev cable"));
-        run("ip", "link set cable up");
+        lay_cable();
         NetworkServers {
             apart,
             children: Vec::new(),
