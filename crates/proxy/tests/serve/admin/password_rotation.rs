@@ -253,6 +253,15 @@ fn calls(admin: &mut Client, command: &str) -> (u64, u64) {
     (field("calls"), field("failed_calls"))
 }
 
+/// A server with the password `one`, and the folder of a file `token` with this text, which a
+/// password command prints.
+fn server_with_token(binary: &Path, text: &str) -> (ServerProcess, tempfile::TempDir) {
+    let folder = tempfile::tempdir().unwrap_or_else(|error| panic!("{error}"));
+    write(&folder.path().join("token"), text);
+    let server = ServerProcess::start(binary, &["--requirepass", "one"]);
+    (server.unwrap_or_else(|error| panic!("{error}")), folder)
+}
+
 /// Workers of the test with tokens.
 const WORKERS: u64 = 2;
 
@@ -261,11 +270,8 @@ const WORKERS: u64 = 2;
 #[test]
 fn no_request_fails_while_tokens_expire() {
     for binary in installed() {
-        let folder = tempfile::tempdir().unwrap();
+        let (server, folder) = server_with_token(&binary, "one\n2\n");
         let file = folder.path().join("token");
-        write(&file, "one\n2\n");
-        let server = ServerProcess::start(&binary, &["--requirepass", "one"]);
-        let server = server.unwrap_or_else(|error| panic!("{error}"));
         let proxy = start(&[
             format!("--backend=redis://{}", server.address()),
             format!("--backend-password-command=/bin/cat {}", file.display()),
@@ -312,11 +318,8 @@ fn no_request_fails_while_tokens_expire() {
 /// that fails refuses the whole reload.
 #[test]
 fn reload_runs_the_command() {
-    let folder = tempfile::tempdir().unwrap();
+    let (server, folder) = server_with_token(&some_server(), "one");
     let file = folder.path().join("token");
-    write(&file, "one");
-    let server = ServerProcess::start(&some_server(), &["--requirepass", "one"]);
-    let server = server.unwrap_or_else(|error| panic!("{error}"));
     let proxy = start(&[
         format!("--backend=redis://{}", server.address()),
         format!("--backend-password-command=/bin/cat {}", file.display()),
@@ -356,11 +359,8 @@ fn reload_runs_the_command() {
 /// the password has the command run again, at once.
 #[test]
 fn failed_command_leaves_the_password() {
-    let folder = tempfile::tempdir().unwrap();
+    let (server, folder) = server_with_token(&some_server(), "one\n1");
     let file = folder.path().join("token");
-    write(&file, "one\n1");
-    let server = ServerProcess::start(&some_server(), &["--requirepass", "one"]);
-    let server = server.unwrap_or_else(|error| panic!("{error}"));
     let proxy = start(&[format!(
         "--backend=redis://{}?password-command=/bin/cat%20{}",
         server.address(),

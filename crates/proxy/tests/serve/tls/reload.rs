@@ -5,7 +5,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::certificates::{CertificateFiles, Validity};
+use respool_testkit::certificates::{CertificateFiles, TestCa, Validity};
 use respool_testkit::client::{Client, Reply, counter};
 use respool_testkit::say;
 use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
@@ -118,16 +118,23 @@ fn tls_of_listeners_changes_at_a_reload() {
     assert_eq!(old.call("GET key"), Reply::bulk("value"));
 }
 
+/// A server with TLS, and a folder with the CA of its certificate and another CA. `None`: no
+/// installed server has TLS.
+fn server_and_cas() -> Option<(SecureServer, tempfile::TempDir, [TestCa; 2])> {
+    let binary = server_with_tls()?;
+    let folder = tempfile::tempdir().expect("a directory");
+    let cas = ["right", "wrong"].map(|name| ca(folder.path(), name));
+    let server = SecureServer::start(&binary, &tls_of(&cas[0], &HERE, false));
+    Some((server, folder, cas))
+}
+
 /// The CA of servers is named by a reload: then a server is reached that was not trusted before.
 #[test]
 fn tls_of_servers_changes_at_a_reload() {
-    let Some(binary) = server_with_tls() else {
+    let Some((server, folder, [right, wrong])) = server_and_cas() else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("respool.toml");
-    let (right, wrong) = (ca(folder.path(), "right"), ca(folder.path(), "wrong"));
-    let server = SecureServer::start(&binary, &tls_of(&right, &HERE, false));
     let text = |ca: &std::path::Path| {
         format!(
             "threads = 2\nbackend = 'rediss://{}'\nserver-tls-ca = '{}'\n",
@@ -147,13 +154,10 @@ fn tls_of_servers_changes_at_a_reload() {
 /// file is found changed, they are not.
 #[test]
 fn cas_of_the_system_change_at_a_reload() {
-    let Some(binary) = server_with_tls() else {
+    let Some((server, folder, [right, wrong])) = server_and_cas() else {
         return;
     };
-    let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("respool.toml");
-    let (right, wrong) = (ca(folder.path(), "right"), ca(folder.path(), "wrong"));
-    let server = SecureServer::start(&binary, &tls_of(&right, &HERE, false));
     let own = |name: &str| folder.path().join(name);
     let renew = || {
         let (certificate, key) = right.pem(&["client"], Validity::Now).unwrap();
