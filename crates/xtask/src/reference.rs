@@ -167,6 +167,15 @@ fn info_page() -> String {
     for (old, new) in info_fields::RENAMED {
         page.push_str(&format!("| `{old}` | `{new}` |\n"));
     }
+    page.push('\n');
+    page.push_str(&paragraph(
+        "Some values have new words, too. INFO shows the new words only. The role `captured` is \
+         `draining`, `spare` is `idle`, `redirect` is `tracking-target`, and `probe` is \
+         `login-probe`. The state `greeting` is `handshake`, `resting` is `backoff`, and `retrying` \
+         is `connecting-again`. The reason of a wait `few` is `few-requests`, `room` is `cpu-free`, \
+         `server` is `server-busy`, `links` is `links-busy`, `worker` is `worker-busy`, and `rule` \
+         is `flush-rule`.",
+    ));
     page.truncate(page.trim_end().len());
     page.push('\n');
     page
