@@ -223,9 +223,9 @@ pub struct Ratio {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verdict {
-    /// The whole interval is below.
+    /// The whole interval is below the bound.
     AtMost,
-    /// The whole interval is above.
+    /// The whole interval is above the bound.
     More,
     /// The bound is inside, or there is no interval.
     CannotTell,

@@ -50,7 +50,7 @@ impl SessionModel {
         self.subscriptions.iter().any(|names| !names.is_empty())
     }
 
-    /// Whether it gets every message and every change of a key.
+    /// Whether the session has subscribed to the pattern `*`, so it gets every message.
     pub(crate) fn hears_everything(&self) -> bool {
         self.subscriptions[1].contains(b"*".as_slice())
     }

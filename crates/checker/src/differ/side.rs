@@ -178,7 +178,8 @@ impl Side {
         Ok(())
     }
 
-    /// Runs the round and returns when no more replies are due: the goal of the other side.
+    /// Runs the round until every due reply has come. Returns the counts of replies, messages and
+    /// blocked clients, and the open connections. The other side must reach the same.
     ///
     /// # Errors
     /// When a due reply does not come, or an undue one comes: the tester has miscounted.
