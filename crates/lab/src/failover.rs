@@ -4,18 +4,18 @@
 //! ```text
 //! clients   write and read at a pace through a proxy ────────────────────────────────>  time
 //! failure   the server is killed, or told to hand over ──┐
-//! direct    a probe writes to its heirs                  └─ x x x x x x x x ok
-//! named     Sentinels are asked for the primary             old old old old old heir
-//! through   the first write to its keys, acknowledged after direct, that an heir has ─── ok
+//! direct    a probe writes to its candidates             └─ x x x x x x x x ok
+//! named     Sentinels are asked for the primary             old old old old old new
+//! through   the first write to its keys, acknowledged after direct, that the new one has ─ ok
 //! ```
 //!
-//! An heir is a replica that may take over. Under Sentinels a primary that hands over still takes
-//! writes when its heir already does, and these are lost: their acknowledgement proves nothing. So
-//! a write counts as through when it is there in the end.
+//! A candidate is a replica that may take over. Under Sentinels a primary that hands over still
+//! takes writes when the candidate already does, and these are lost: their acknowledgement proves
+//! nothing. So a write counts as through when it is there in the end.
 //!
-//! The time that servers take to choose an heir is their own. The proxy, respool or another one,
-//! adds the time from the heir's first direct write to the first write that it acknowledges through
-//! the proxy.
+//! The time that servers take to choose a candidate is their own. The proxy, respool or another
+//! one, adds the time from the candidate's first direct write to the first write that it
+//! acknowledges through the proxy.
 //!
 //! Every write appends a unique number to a list. So the servers themselves tell in the end which
 //! writes ran, and how often. An acknowledged number that is missing was lost. A number that is
@@ -55,8 +55,8 @@ pub const TITLE: &str =
 pub const ABOUT: &str = "\
 What do clients meet while a server fails and another takes its place? Some write and some read at a pace, each request due at its time \
 even if those before are late, through a proxy before a Cluster, before servers that Sentinels watch, or before plain \
-servers of which one is killed and comes back empty. A probe asks the heirs directly until one of them takes a write. The \
-proxy's own delay begins then, or when a Sentinel names the heir. It ends with the first write to the heir that the proxy has \
+servers of which one is killed and comes back empty. A probe asks the candidates directly until one of them takes a write. The \
+proxy's own delay begins then, or when a Sentinel names the candidate. It ends with the first write to the candidate that the proxy has \
 acknowledged. Every write is looked for in the servers at the end.";
 
 /// respool's read policies. The first one is the default. With the last three, a read should always
@@ -68,7 +68,7 @@ pub const READS: [&str; 5] = [
     "prefer-replica",
     "nearest",
 ];
-/// Bound for the time from the heir's first direct write to the first one through the proxy,
+/// Bound for the time from the candidate's first direct write to the first one through the proxy,
 /// milliseconds.
 pub const ADDED_MS_MAX: f64 = 300.0;
 /// Milliseconds of one column of the picture, and of one line of timeline.csv.
@@ -265,10 +265,10 @@ pub struct FailoverRound {
     pub first_error_ms: Option<f64>,
     /// The last error reply.
     pub last_error_ms: Option<f64>,
-    /// When an heir acknowledged the probe's write.
+    /// When a candidate acknowledged the probe's write.
     pub direct_ms: Option<f64>,
-    /// When a Sentinel named an heir, where there are Sentinels. Before that a client cannot learn
-    /// it.
+    /// When a Sentinel named a candidate, where there are Sentinels. Before that a client cannot
+    /// learn it.
     #[serde(default)]
     pub named_ms: Option<f64>,
     /// When the proxy acknowledged the first write to the failed server's keys that followed the
@@ -534,10 +534,10 @@ impl RunningRound<'_> {
         scene
             .fail(settings.by)
             .map_err(|error| format!("--by {}: {error}", settings.by.name()))?;
-        let (heirs, witnesses) = (scene.heirs(), scene.witnesses());
+        let (candidates, witnesses) = (scene.candidates(), scene.witnesses());
         thread::scope(|scope| {
-            let probe = scope.spawn(|| clients::probe(&heirs, probe_key, &load.over));
-            let named = scope.spawn(|| clients::named(&witnesses, &heirs, &load.over));
+            let probe = scope.spawn(|| clients::probe(&candidates, probe_key, &load.over));
+            let named = scope.spawn(|| clients::named(&witnesses, &candidates, &load.over));
             let down = moment_ns + (settings.down_s * 1e9) as u64;
             if settings.kind == TopologyKind::Sharded {
                 self.sleep_until(down);
@@ -649,9 +649,9 @@ impl RunningRound<'_> {
 #[derive(Clone, Copy, Debug)]
 struct FailoverTimes {
     moment_ns: u64,
-    /// When an heir took a write of the probe.
+    /// When a candidate took a write of the probe.
     direct_ns: Option<u64>,
-    /// When a Sentinel named an heir.
+    /// When a Sentinel named a candidate.
     named_ns: Option<u64>,
 }
 
@@ -893,7 +893,8 @@ pub(crate) mod tests {
         }
     }
 
-    /// Acknowledged until the failure, then errors of all kinds; an heir at 400 ms, healed at 520.
+    /// Acknowledged until the failure, then errors of all kinds. A candidate takes over at 400 ms,
+    /// and the proxy is healed at 520 ms.
     pub(crate) fn example() -> FailoverReport {
         let log = [
             asked(0, Some(1), -300, RequestOutcome::Done),
@@ -909,7 +910,8 @@ pub(crate) mod tests {
             asked(0, Some(5), 519, RequestOutcome::Done),
             asked(0, Some(6), 600, RequestOutcome::Done),
         ];
-        // Acknowledged writes are there, except one that the old primary took after its heir did.
+        // Acknowledged writes are there, except one that the old primary took after the candidate
+        // did.
         let there = BTreeMap::from([(0, vec![0, 1, 4, 5, 6]), (2, vec![0, 1, 2])]);
         let mut round = summary(&log, &keys(), times(Some(400)), &there);
         round.number = 1;
@@ -972,7 +974,7 @@ pub(crate) mod tests {
             (Some(340.0), Some(false))
         );
         assert_eq!(report.is_kept(), Some(false), "one round is enough");
-        // Without an heir nothing is healed, even if a write was acknowledged.
+        // Without a candidate nothing is healed, even if a write was acknowledged.
         let log = [asked(0, Some(1), 5, RequestOutcome::Done)];
         let there = BTreeMap::from([(0, vec![1])]);
         let never = summary(&log, &keys(), times(None), &there);

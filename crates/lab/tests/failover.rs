@@ -200,7 +200,7 @@ fn watched_primary_is_replaced_however_it_fails() {
 }
 
 /// Without respool: the servers fail over, and the probe sees it.
-fn an_heir_takes_the_place(kind: TopologyKind) {
+fn a_candidate_takes_over(kind: TopologyKind) {
     let binary = match servers::find(Flavour::Redis70) {
         Ok(binary) => binary,
         Err(reason) => return servers::leave_out("servers", reason),
@@ -224,7 +224,7 @@ fn an_heir_takes_the_place(kind: TopologyKind) {
         scene.wait_for_replicas(&key).unwrap();
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
-            let probe = scope.spawn(|| clients::probe(&scene.heirs(), &key, &is_over));
+            let probe = scope.spawn(|| clients::probe(&scene.candidates(), &key, &is_over));
             thread::sleep(Duration::from_millis(100));
             assert!(!probe.is_finished(), "a replica takes no write");
             let moment_ns = clock_ns();
@@ -244,12 +244,12 @@ fn an_heir_takes_the_place(kind: TopologyKind) {
 
 #[test]
 fn in_a_cluster_a_replica_takes_the_place_of_its_primary() {
-    an_heir_takes_the_place(TopologyKind::Cluster);
+    a_candidate_takes_over(TopologyKind::Cluster);
 }
 
 #[test]
 fn under_sentinels_a_replica_takes_the_place_of_its_primary() {
-    an_heir_takes_the_place(TopologyKind::Sentinel);
+    a_candidate_takes_over(TopologyKind::Sentinel);
 }
 
 /// Options that exclude each other, and values out of range, are refused at once.

@@ -262,7 +262,7 @@ impl Scene {
     }
 
     /// The servers that may replace the owner of group 0.
-    pub fn heirs(&self) -> Vec<SocketAddr> {
+    pub fn candidates(&self) -> Vec<SocketAddr> {
         match self {
             // Nodes are in the order of Cluster::start: the primaries, then one replica of each.
             Scene::Cluster(cluster) => vec![cluster.node(GROUPS).address()],

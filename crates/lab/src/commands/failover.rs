@@ -31,7 +31,7 @@ struct FailoverArgs {
     #[arg(long, value_name = "respool|envoy", value_parser = through, default_value = "respool")]
     through: Through,
     /// The primaries of a Cluster answer for their own slots while no node has those of the failed
-    /// one (cluster-require-full-coverage no). Without it no keys are served until an heir is
+    /// one (cluster-require-full-coverage no). Without it no keys are served until a candidate is
     /// there.
     #[arg(long)]
     partial: bool,
@@ -149,7 +149,7 @@ fn measured(arguments: &FailoverArgs) -> Result<(), String> {
 
 fn about() -> String {
     let ends = "\
-For each round: the first and the last error, how long no write was acknowledged, when the heir took a write directly and when \
+For each round: the first and the last error, how long no write was acknowledged, when the candidate took a write directly and when \
 the proxy had one acknowledged, errors by their first word, and which writes are in the servers at the end. A picture of each shows times \
 and errors over time. Exits with 1 when a reply was wrong, when a write was executed twice or though its client was told that it \
 was not, when a Cluster lost an acknowledged one by a command, and when a read failed that a replica could answer; not for errors of writes, and not for a bar that was missed.";

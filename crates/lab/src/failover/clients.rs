@@ -1,5 +1,5 @@
-//! The clients: writers and readers at a pace through the proxy, and the probe that asks the heirs
-//! directly.
+//! The clients: writers and readers at a pace through the proxy, and the probe that asks the
+//! candidates directly.
 
 use std::io;
 use std::net::SocketAddr;
@@ -23,8 +23,8 @@ const NOT_LET_IN: Duration = Duration::from_millis(20);
 const LOOK_UP: Duration = Duration::from_millis(20);
 /// Time between two requests of the probe.
 const PROBE: Duration = Duration::from_millis(1);
-/// How long the probe waits for an heir. An heir that takes over may be slow; a dead one refuses at
-/// once.
+/// How long the probe waits for a candidate. A candidate that takes over may be slow; a dead one
+/// refuses at once.
 const PROBE_PATIENCE: Duration = Duration::from_millis(500);
 
 /// A key that clients write to or read.
@@ -270,26 +270,32 @@ pub fn write_first(address: SocketAddr, keys: &[LoadKey]) -> io::Result<()> {
     Ok(())
 }
 
-/// Asks all heirs by turns until one of them takes a write, or the round is over. Returns when one
-/// did.
-pub fn probe(heirs: &[SocketAddr], key: &str, over: &AtomicBool) -> Option<u64> {
+/// Asks all candidates by turns until one of them takes a write, or the round is over. Returns when
+/// one did.
+pub fn probe(candidates: &[SocketAddr], key: &str, over: &AtomicBool) -> Option<u64> {
     let is_taken = |reply: &Reply| *reply == Reply::ok();
-    ask_until(heirs, &["SET", key, "probe"], is_taken, over)
+    ask_until(candidates, &["SET", key, "probe"], is_taken, over)
 }
 
-/// Asks all Sentinels by turns until one of them names an heir, or the round is over. Returns when
-/// one did.
-pub fn named(sentinels: &[SocketAddr], heirs: &[SocketAddr], over: &AtomicBool) -> Option<u64> {
-    let is_heir = |reply: &Reply| {
+/// Asks all Sentinels by turns until one of them names a candidate, or the round is over. Returns
+/// when one did.
+pub fn named(
+    sentinels: &[SocketAddr],
+    candidates: &[SocketAddr],
+    over: &AtomicBool,
+) -> Option<u64> {
+    let is_candidate = |reply: &Reply| {
         let Reply::Array(words) = reply else {
             return false;
         };
         let port = words.get(1).and_then(Reply::text);
-        let mut ports = heirs.iter().map(|heir| heir.port().to_string());
-        ports.any(|heir| port == Some(heir.as_bytes()))
+        let mut ports = candidates
+            .iter()
+            .map(|candidate| candidate.port().to_string());
+        ports.any(|candidate| port == Some(candidate.as_bytes()))
     };
     let args = ["SENTINEL", "GET-MASTER-ADDR-BY-NAME", WATCHED];
-    ask_until(sentinels, &args, is_heir, over)
+    ask_until(sentinels, &args, is_candidate, over)
 }
 
 /// Asks all addresses by turns until one gives the expected reply, or the round is over. Without

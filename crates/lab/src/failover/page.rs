@@ -195,7 +195,7 @@ fn manner(report: &FailoverReport) -> String {
 
 /// How to read the figures.
 const READ: &str = "\
-Failed: keys of the server that fails, others: of the other ones. Direct: when an heir took the write of a probe that asks it every \
+Failed: keys of the server that fails, others: of the other ones. Direct: when a candidate took the write of a probe that asks it every \
 millisecond, named: when a Sentinel named it, through: when the proxy had a write to the same server's keys acknowledged, the first after \
 direct that is there in the end. Acknowledged writes that no server has any more were lost by the servers, which replicate after \
 they have answered, or, under Sentinels, went to a primary that was none any more; twice: executed more than once; belied: executed \
