@@ -244,9 +244,10 @@ fn judge(
         }
     }
     for (key, clients) in by_key {
-        let mut heirs = inherited.iter();
-        let heir = heirs.find_map(|heir| heir.values.get(&key).map(|value| (heir.at, *value)));
-        let checked = match heir {
+        let mut inherited = inherited.iter();
+        let handed_on =
+            inherited.find_map(|one| one.values.get(&key).map(|value| (one.at, *value)));
+        let checked = match handed_on {
             None => check_whole(&clients),
             Some((at, value)) => {
                 report.lost += u64::from(is_lost(&clients, at, value));
@@ -254,7 +255,7 @@ fn judge(
             }
         };
         if let Err(why) = checked {
-            let story = story(&clients, &unsent, why.values(), heir);
+            let story = story(&clients, &unsent, why.values(), handed_on);
             let why = format!("round {round}, key {key}: {why}{story}");
             report.contradictions.push(why);
         }
@@ -268,7 +269,7 @@ fn story(
     clients: &[Vec<Operation>],
     unsent: &[(usize, Operation)],
     values: Vec<u64>,
-    heir: Option<(u64, u64)>,
+    handed_on: Option<(u64, u64)>,
 ) -> String {
     let answered = clients.iter().enumerate();
     let answered = answered.flat_map(|(client, all)| all.iter().map(move |one| (client, *one, "")));
@@ -283,7 +284,7 @@ fn story(
     let first = told.first().map_or(0, |(_, one, _)| one.start);
     let ms = |time: u64| (time as f64 - first as f64) / 1e6;
     let mut story = String::new();
-    if let Some((at, value)) = heir {
+    if let Some((at, value)) = handed_on {
         let _ = write!(story, "\n  the new primary had {value} at {:.3} ms", ms(at));
     }
     for (client, one, fate) in told.iter().take(OF_STORY) {
@@ -745,8 +746,8 @@ mod tests {
     #[test]
     fn replicated_write_may_not_be_missing() {
         let before = [did(true, 1, 10, 20), did(true, 2, 30, 40)];
-        let found = |heir: u64, behind: &[Operation]| {
-            check_handed_on(&[[&before, behind].concat()], 100, heir).is_err()
+        let found = |value: u64, behind: &[Operation]| {
+            check_handed_on(&[[&before, behind].concat()], 100, value).is_err()
         };
         // It had 2, and later 1 or nothing. It had 1, and later 2 was written again.
         assert!(found(2, &[did(false, 1, 110, 120)]));
@@ -793,9 +794,9 @@ mod tests {
     fn unanswered_write_may_have_run_or_not() {
         let open = did(true, 3, 50, u64::MAX);
         let before = [did(true, 1, 10, 20), open];
-        for (heir, read) in [(1, 1), (3, 3)] {
+        for (value, read) in [(1, 1), (3, 3)] {
             let client = [&before[..], &[did(false, read, 110, 120)]].concat();
-            assert_eq!(check_handed_on(&[client], 100, heir), Ok(()));
+            assert_eq!(check_handed_on(&[client], 100, value), Ok(()));
         }
         let client = [&before[..], &[did(false, 1, 110, 120)]].concat();
         assert!(check_handed_on(&[client], 100, 3).is_err());
