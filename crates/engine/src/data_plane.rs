@@ -133,7 +133,7 @@ use crate::data_plane::slow_log::SlowLog;
 use crate::data_plane::slow_readers::{DEFAULT_LANE, SlowReaders};
 use crate::data_plane::tracking::Trackers;
 use crate::data_plane::turn_lists::{Cleanup, TurnLists};
-use crate::data_plane::unsent::HeldBytes;
+use crate::data_plane::unsent::TakenBytes;
 use crate::data_plane::untaken::UnreadOutput;
 use crate::data_plane::waiters::LinkWaiters;
 use crate::routing::pool::{Pool, Pools, ServerId};
@@ -947,14 +947,14 @@ impl DataPlane {
 
     /// Takes the bytes that a session holds. [`DataPlane::keep_held`] has to follow.
     #[inline]
-    pub(crate) fn take_held(&mut self, id: SessionId) -> Option<HeldBytes> {
+    pub(crate) fn take_held(&mut self, id: SessionId) -> Option<TakenBytes> {
         let session = self.sessions.get_mut(id)?;
         let bytes = std::mem::take(&mut session.held);
         if session.is_caught_up() {
             self.note_return(id);
         }
         let counted_before = self.counters.requests;
-        Some(HeldBytes {
+        Some(TakenBytes {
             bytes,
             counted_before,
         })
@@ -962,7 +962,7 @@ impl DataPlane {
 
     /// Holds the bytes of a session again that are left behind the first `used` ones.
     #[inline]
-    pub(crate) fn keep_held(&mut self, id: SessionId, held: HeldBytes, used: usize) {
+    pub(crate) fn keep_held(&mut self, id: SessionId, held: TakenBytes, used: usize) {
         self.uncount_read_again(id, held.counted_before);
         let mut held = held.bytes;
         self.held_bytes -= held.len();

@@ -152,7 +152,7 @@ impl DataPlane {
 }
 
 /// The bytes that a session has held, while requests are taken from them.
-pub(crate) struct HeldBytes {
+pub(crate) struct TakenBytes {
     pub(crate) bytes: Vec<u8>,
     /// The count of requests before.
     pub(crate) counted_before: u64,
