@@ -2,7 +2,7 @@
 //!
 //! | check | rule | known offenders |
 //! |---|---|---|
-//! | [`folders`] | a folder of the engine imports only folders on lower floors | `arrows.txt` |
+//! | [`folders`] | a module of the engine imports only modules on lower floors | `arrows.txt` |
 //! | [`columns`] | a comment or a line of Markdown has at most 100 columns | `wide-files.txt` |
 //! | [`names`] | a type name is declared once in all crates | `shared-names.txt` |
 //! | [`functions`] | a function has at most 100 lines | `long-functions.txt` |
@@ -42,7 +42,7 @@ struct Check {
 const CHECKS: [Check; 5] = [
     Check {
         list: "arrows.txt",
-        head: "# FROM TO: folders of crates/engine/src. FROM may still import TO. A folder alone still has no\n\
+        head: "# FROM TO: modules of crates/engine/src. FROM may still import TO. A module alone still has no\n\
                # floor.",
         find: folders::offences,
     },

@@ -1,8 +1,9 @@
-//! A folder of the engine imports only folders on lower floors.
+//! A module of the engine imports only modules on lower floors.
 //!
-//! Components do not import each other: a fact that one needs of another goes through the engine.
-//! So a simple GET stays in the lowest three floors, and a component can be tested by itself. Unit
-//! tests and files outside the folders are not checked.
+//! A module is a file at the root of the crate, with the folder of its name if it has one. Each has
+//! a floor, except `lib.rs`. Components do not import each other: a fact that one needs of another
+//! goes through the engine. So a simple GET stays in the lowest three floors, and a component can
+//! be tested by itself. Unit tests are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,8 +14,8 @@ use super::sources::{Sources, ident, inside, without_tests};
 
 const SRC: &str = "crates/engine/src/";
 
-/// The folders of the engine and their floors. An arrow goes to a lower number.
-const FLOORS: [(&str, u8); 13] = [
+/// The modules of the engine and their floors. An arrow goes to a lower number.
+const FLOORS: [(&str, u8); 14] = [
     ("engine", 4),
     // Components.
     ("access", 3),
@@ -30,12 +31,13 @@ const FLOORS: [(&str, u8); 13] = [
     ("data_plane", 2),
     ("routing", 1),
     ("base", 0),
+    ("info_fields", 0),
 ];
 
-fn floor(folder: &str) -> Option<u8> {
+fn floor(module: &str) -> Option<u8> {
     let mut floors = FLOORS.iter();
     floors
-        .find(|(name, _)| *name == folder)
+        .find(|(name, _)| *name == module)
         .map(|(_, floor)| *floor)
 }
 
@@ -44,27 +46,26 @@ pub(super) fn offences(sources: &Sources) -> Vec<Offence> {
         let files = sources.shipped();
         files.filter_map(|file| Some((file, file.path.strip_prefix(SRC)?)))
     };
-    let folders: BTreeSet<&str> = engine()
-        .filter_map(|(_, below)| Some(below.split_once('/')?.0))
-        .collect();
     let exports = engine()
         .find(|(_, below)| *below == "lib.rs")
         .map(|(file, _)| exports(&file.tokens))
         .unwrap_or_default();
     let mut found = Vec::new();
-    for (file, below) in engine() {
+    let mut unknown = BTreeSet::new();
+    for (file, below) in engine().filter(|(_, below)| *below != "lib.rs") {
         let module = module(below);
-        let folder = module[0].as_str();
-        if !folders.contains(folder) {
+        let from = module[0].as_str();
+        if floor(from).is_none() {
+            unknown.insert(from.to_owned());
             continue;
         }
         for Import { path, line } in imports(&file.tokens, &module) {
             let to = exports.get(&path[0]).unwrap_or(&path[0]);
-            if folders.contains(to.as_str()) && !is_allowed(folder, to) {
+            if !is_allowed(from, to) {
                 found.push(Offence {
-                    entry: format!("{folder} {to}"),
+                    entry: format!("{from} {to}"),
                     text: format!(
-                        "{}:{line}: `{folder}` must not import `{to}` (crate::{}): a folder \
+                        "{}:{line}: `{from}` must not import `{to}` (crate::{}): a module \
                          imports lower floors only; return an outcome to the engine, or move the \
                          item down",
                         file.path,
@@ -74,18 +75,18 @@ pub(super) fn offences(sources: &Sources) -> Vec<Offence> {
             }
         }
     }
-    let unknown = folders.iter().filter(|folder| floor(folder).is_none());
-    found.extend(unknown.map(|folder| Offence {
-        entry: (*folder).into(),
+    found.extend(unknown.into_iter().map(|module| Offence {
         text: format!(
-            "{SRC}{folder} has no floor: move its files to a folder of FLOORS in \
+            "{SRC}{module} has no floor: move its code to a module of FLOORS in \
              crates/xtask/src/tidy/folders.rs, or add it there"
         ),
+        entry: module,
     }));
     found
 }
 
-/// Whether `from` may import `to`. A module that is not in the table is not checked.
+/// Whether `from` may import `to`. A `to` that is not in the table is an offence of its own, or an
+/// item of `lib.rs`.
 fn is_allowed(from: &str, to: &str) -> bool {
     match (floor(from), floor(to)) {
         (Some(upper), Some(lower)) => from == to || lower < upper,
@@ -229,15 +230,13 @@ mod tests {
     use super::*;
     use crate::tidy::sources::File;
 
-    /// Entries for `text` at `below`, beside a `lib.rs` that re-exports two names, a file in each
-    /// folder, and a file that is in none.
+    /// Entries for `text` at `below`, beside a `lib.rs` that re-exports two names.
     fn entries(below: &str, text: &str) -> Vec<String> {
         let file = |below: &str, text: &str| {
             File::rust(&format!("{SRC}{below}"), text.to_owned()).unwrap()
         };
-        let lib = "mod flat; pub use engine::Engine; pub use self::pubsub::hub::{self, Hub};";
-        let mut files = vec![file("lib.rs", lib), file(below, text), file("flat.rs", "")];
-        files.extend(FLOORS.map(|(folder, _)| file(&format!("{folder}/any.rs"), "")));
+        let lib = "pub use engine::Engine; pub use self::pubsub::hub::{self, Hub};";
+        let files = vec![file("lib.rs", lib), file(below, text)];
         let offences = offences(&Sources { files });
         offences.into_iter().map(|offence| offence.entry).collect()
     }
@@ -269,25 +268,43 @@ mod tests {
         );
     }
 
-    /// Imports of lower floors, of the own folder and of files that have no folder pass.
+    /// A module without a folder imports and is imported as any other one.
+    #[test]
+    fn file_at_the_root_is_checked() {
+        assert_eq!(
+            entries("scatter.rs", "use crate::pubsub::Pubsub;"),
+            ["scatter pubsub"]
+        );
+        assert_eq!(
+            entries("redirect/deferred.rs", "use crate::scatter::Scatter;"),
+            ["redirect scatter"]
+        );
+        assert_eq!(
+            entries("info_fields.rs", "use crate::engine::Engine;"),
+            ["info_fields engine"]
+        );
+    }
+
+    /// Imports of lower floors, of the own module and of items of `lib.rs` pass.
     #[test]
     fn downward_imports_are_clean() {
         for text in [
             "use crate::{base::slab::Slab, data_plane::Session, routing};",
             "use super::conflicts::Conflict; use crate::redirect::deferred;",
-            "use crate::flat::Thing; use std::fmt; pub(crate) struct Hub;",
+            "use crate::{MADE, info_fields::FieldText}; use std::fmt; pub(crate) struct Hub;",
             "pub(in crate::redirect) fn f() {}",
             "#[cfg(test)] mod tests { use crate::engine::Engine; }",
         ] {
             let found = entries("redirect/deferred.rs", text);
             assert!(found.is_empty(), "{text}: {found:?}");
         }
-        assert!(entries("new.rs", "use crate::engine::Engine;").is_empty());
+        assert!(entries("lib.rs", "pub use engine::Engine; use crate::pubsub;").is_empty());
     }
 
-    /// A folder that the table does not have is found.
+    /// A folder or a file at the root that the table does not have is found.
     #[test]
-    fn folder_without_a_floor_is_an_offence() {
+    fn module_without_a_floor_is_an_offence() {
         assert_eq!(entries("helpers/a.rs", ""), ["helpers"]);
+        assert_eq!(entries("new.rs", "use crate::engine::Engine;"), ["new"]);
     }
 }
