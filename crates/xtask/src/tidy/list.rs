@@ -1,6 +1,6 @@
 //! A list of known offenders, which may only shrink.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 /// One place that breaks a rule.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Offence {
-    /// The entry that excuses it.
+    /// The entry that excuses it. If it ends with a number, that number may only shrink.
     pub(super) entry: String,
     /// Its place, the fault, and the remedy.
     pub(super) text: String,
@@ -41,15 +41,30 @@ impl ExceptionList {
     pub(super) fn compare(&self, offences: &[Offence]) -> String {
         let empty = BTreeSet::new();
         let entries = self.entries.as_ref().unwrap_or(&empty);
+        let path = self.path.display();
         let mut report = String::new();
-        for offence in offences {
-            if !entries.contains(&offence.entry) {
-                let _ = writeln!(report, "{}", offence.text);
+        let numbers: BTreeMap<&str, usize> = entries.iter().map(|entry| number(entry)).collect();
+        for offence in offences.iter().filter(|one| !entries.contains(&one.entry)) {
+            let (name, needed) = number(&offence.entry);
+            match numbers.get(name) {
+                Some(allowed) if needed < *allowed => {
+                    let _ = writeln!(
+                        report,
+                        "{path}: the entry `{name} {allowed}` is larger than needed: write \
+                         `{name} {needed}`, or run `cargo xtask tidy --accept`"
+                    );
+                }
+                Some(allowed) => {
+                    let _ = writeln!(report, "{}; {path} allows {allowed}", offence.text);
+                }
+                None => {
+                    let _ = writeln!(report, "{}", offence.text);
+                }
             }
         }
         for entry in entries {
-            if !offences.iter().any(|offence| offence.entry == *entry) {
-                let path = self.path.display();
+            let is_same = |offence: &Offence| number(&offence.entry).0 == number(entry).0;
+            if !offences.iter().any(is_same) {
                 let _ = writeln!(
                     report,
                     "{path}: the entry `{entry}` is no longer needed: remove it, or run \
@@ -60,8 +75,8 @@ impl ExceptionList {
         report
     }
 
-    /// Writes the entries that `offences` need, below `head`. If the list would become longer, the
-    /// file stays as it is and the report has every offence without an entry.
+    /// Writes the entries that `offences` need, below `head`. If the list or a number in it would
+    /// grow, the file stays as it is and the report has every offence without an entry.
     ///
     /// # Errors
     /// When the file cannot be written.
@@ -72,10 +87,19 @@ impl ExceptionList {
         offences: &[Offence],
     ) -> Result<String, String> {
         let needed: BTreeSet<&str> = offences.iter().map(|o| o.entry.as_str()).collect();
-        if let Some(entries) = &self.entries
-            && needed.len() > entries.len()
-        {
-            return Ok(self.compare(offences));
+        if let Some(entries) = &self.entries {
+            let allowed: BTreeMap<&str, usize> = entries.iter().map(|one| number(one)).collect();
+            let has_grown = |entry: &&str| {
+                let (name, needed) = number(entry);
+                allowed.get(name).is_some_and(|allowed| needed > *allowed)
+            };
+            let sum: usize = needed.iter().map(|entry| number(entry).1).sum();
+            if needed.len() > entries.len()
+                || needed.iter().any(has_grown)
+                || sum > allowed.values().sum()
+            {
+                return Ok(self.compare(offences));
+            }
         }
         let mut text =
             format!("{head}\n# This list may only shrink: `cargo xtask tidy` checks it.\n");
@@ -86,6 +110,14 @@ impl ExceptionList {
             .map_err(|error| format!("{}: {error}", self.path.display()))?;
         Ok(String::new())
     }
+}
+
+/// The name of an entry, and the number at its end: 0 if it has none.
+fn number(entry: &str) -> (&str, usize) {
+    let parts = entry.rsplit_once(' ');
+    parts
+        .and_then(|(name, number)| Some((name, number.parse().ok()?)))
+        .unwrap_or((entry, 0))
 }
 
 fn parse(text: &str) -> BTreeSet<String> {
@@ -125,6 +157,44 @@ mod tests {
     fn entry_without_offence_fails() {
         let report = list(&["a", "b"]).compare(&[offence("a")]);
         assert!(report.starts_with("list.txt: the entry `b` is no longer needed"));
+    }
+
+    /// A number may not grow, and has to shrink with its offence.
+    #[test]
+    fn entry_with_a_number_excuses_exactly_that() {
+        let list = list(&["a.rs go 120"]);
+        assert_eq!(list.compare(&[offence("a.rs go 120")]), "");
+        let grown = list.compare(&[offence("a.rs go 121")]);
+        assert_eq!(grown, "a.rs go 121 is wrong; list.txt allows 120\n");
+        let shrunk = list.compare(&[offence("a.rs go 119")]);
+        let head = "list.txt: the entry `a.rs go 120` is larger than needed: write `a.rs go 119`";
+        assert!(shrunk.starts_with(head), "{shrunk}");
+        let other = list.compare(&[offence("b.rs go 120")]);
+        assert!(other.starts_with("b.rs go 120 is wrong\n"), "{other}");
+        assert!(
+            other.contains("`a.rs go 120` is no longer needed"),
+            "{other}"
+        );
+    }
+
+    /// `--accept` lowers numbers and follows renames. It raises no number, under no name.
+    #[test]
+    fn accept_never_raises_a_number() {
+        let root = std::env::temp_dir().join(format!("tidy-number-{}", std::process::id()));
+        fs::create_dir_all(&root).unwrap();
+        let list = list(&["a 120", "b 150"]);
+        let accept = |entries: [&str; 2]| list.accept(&root, "# head", &entries.map(offence));
+        for grown in [["a 121", "b 140"], ["c 121", "b 150"], ["a 120", "c 151"]] {
+            assert!(accept(grown).unwrap().contains("is wrong"), "{grown:?}");
+        }
+        assert!(!root.join("list.txt").exists());
+        assert_eq!(accept(["c 119", "b 150"]).unwrap(), "");
+        let written = fs::read_to_string(root.join("list.txt")).unwrap();
+        assert_eq!(
+            parse(&written),
+            ["b 150", "c 119"].map(str::to_owned).into()
+        );
+        fs::remove_dir_all(root).unwrap();
     }
 
     /// `--accept` cannot add offenders: it only follows renames and drops entries.
