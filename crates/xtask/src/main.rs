@@ -37,8 +37,9 @@ cargo xtask TASK
                    write options.md, info.md and metrics.md in docs/reference from the option table,
                    the counters, the fields of INFO and the table of metrics
   tidy [--accept]  check imports between the engine's modules, the width of comments and Markdown,
-                   names of types, lengths of functions, methods that ask by their name, files that
-                   the architecture pages name, and commit subjects.
+                   names of types, lengths of functions, methods that ask by their name, `impl
+                   Engine`, files that the architecture pages name, lengths of pages, and commit
+                   subjects.
                    --accept  write the lists of known offenders anew; none may become longer
 ";
 

@@ -9,6 +9,7 @@
 //! | [`predicates`] | `is_`, `has_` and `may_` take no `&mut self` | `mutating-predicates.txt` |
 //! | [`engine`] | `impl Engine` is short, in its folder, and for several components | none |
 //! | [`paths`] | a file that the architecture pages name exists | none |
+//! | [`pages`] | a page of the manual and the architecture page are short | none |
 //! | [`commits`] | a commit subject is `area: imperative`, at most 72 characters | none |
 //!
 //! The known offenders are in lists under `crates/xtask/tidy`. A list may only shrink: an entry
@@ -21,6 +22,7 @@ mod folders;
 mod functions;
 mod list;
 mod names;
+mod pages;
 mod paths;
 mod predicates;
 mod sources;
@@ -81,6 +83,7 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
     }
     report.push_str(&engine::report(&sources));
     report.push_str(&paths::report(&sources));
+    report.push_str(&pages::report(&sources));
     match commits::subjects(root) {
         Ok(subjects) => report.push_str(&commits::report(&subjects)),
         Err(reason) => println!("tidy: commit subjects are not checked: {reason}"),
