@@ -8,6 +8,7 @@
 //! | [`functions`] | a function has at most 100 lines | `long-functions.txt` |
 //! | [`predicates`] | `is_`, `has_` and `may_` take no `&mut self` | `mutating-predicates.txt` |
 //! | [`engine`] | `impl Engine` is short, in its folder, and for several components | none |
+//! | [`engine`] | `impl DataPlane` becomes no longer | none |
 //! | [`paths`] | a file that the architecture pages name exists | none |
 //! | [`pages`] | a page of the manual and the architecture page are short | none |
 //! | [`commits`] | a commit subject is `area: imperative`, at most 72 characters | none |
