@@ -244,7 +244,7 @@ fn requests_wait_for_a_replica_that_returns_and_takes_over() {
 
 /// The nodes name the lost replica as the owner, before any request is redirected.
 #[test]
-fn lost_replica_that_the_topology_names_as_owner_is_tried_at_once() {
+fn lost_replica_named_as_owner_is_tried_at_once() {
     let (mut world, links) = replica_in_back_off();
     let has_moved = |world: &World| {
         let events = world.events.iter();

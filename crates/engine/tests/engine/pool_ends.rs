@@ -966,7 +966,7 @@ fn unwritten_request_moves_when_the_old_server_is_lost() {
 /// An unsent request with an answered one behind it ends with its lost server: at the new one it
 /// would be executed behind that.
 #[test]
-fn request_in_front_of_an_answered_one_ends_with_its_lost_server() {
+fn request_before_an_answered_one_ends_with_its_server() {
     let mut reloaded = Reloaded::new(sharded(2));
     let session = reloaded.accepts(0);
     let world = &mut reloaded.world;
