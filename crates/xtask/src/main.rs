@@ -38,8 +38,8 @@ cargo xtask TASK
                    the counters, the fields of INFO and the table of metrics
   tidy [--accept]  check imports between the engine's modules, the width of comments and Markdown,
                    names of types, lengths of functions, methods that ask by their name, `impl
-                   Engine`, files that the architecture pages name, lengths of pages, and commit
-                   subjects.
+                   Engine`, files that the architecture pages name, lengths of pages, names of
+                   tests, and commit subjects.
                    --accept  write the lists of known offenders anew; none may become longer
 ";
 

@@ -11,6 +11,7 @@
 //! | [`engine`] | `impl DataPlane` becomes no longer | none |
 //! | [`paths`] | a file that the architecture pages name exists | none |
 //! | [`pages`] | a page of the manual and the architecture page are short | none |
+//! | [`test_names`] | the name of a test has at most 60 characters | none |
 //! | [`commits`] | a commit subject is `area: imperative`, at most 72 characters | none |
 //!
 //! The known offenders are in lists under `crates/xtask/tidy`. A list may only shrink: an entry
@@ -27,6 +28,7 @@ mod pages;
 mod paths;
 mod predicates;
 mod sources;
+mod test_names;
 
 use std::path::Path;
 
@@ -85,6 +87,7 @@ pub(crate) fn check(root: &Path) -> Result<(), String> {
     report.push_str(&engine::report(&sources));
     report.push_str(&paths::report(&sources));
     report.push_str(&pages::report(&sources));
+    report.push_str(&test_names::report(&sources));
     match commits::subjects(root) {
         Ok(subjects) => report.push_str(&commits::report(&subjects)),
         Err(reason) => println!("tidy: commit subjects are not checked: {reason}"),
