@@ -20,7 +20,7 @@ const NO_COMPONENTS: [&str; 2] = ["plane", "tick_at"];
 /// change that makes the blocks shorter lowers it.
 const LINES_MAX: usize = 2_394;
 /// The same for `impl DataPlane`.
-const PLANE_LINES_MAX: usize = 10_850;
+const PLANE_LINES_MAX: usize = 10_900;
 /// A bound has to be lowered once the blocks are this much shorter.
 const LINES_SLACK: usize = 50;
 
