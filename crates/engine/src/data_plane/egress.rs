@@ -378,7 +378,7 @@ impl DataPlane {
             _ if !link.ledger.is_empty() || link.scanner.is_inside() => {}
             LinkRole::Emergency { .. } => self.end_emergency(id),
             // A push may come before the request is whole, when the ledger does not have it yet.
-            LinkRole::Streaming { .. } if link.is_idle() => {
+            LinkRole::Streaming { .. } if link.owes_nothing() => {
                 self.keep_idle_link(id);
                 self.next_streaming();
             }

@@ -452,7 +452,7 @@ impl Link {
     }
 
     /// Whether no request and no reply, and no fragment of one, is on its way.
-    pub(crate) fn is_idle(&self) -> bool {
+    pub(crate) fn owes_nothing(&self) -> bool {
         self.streaming == Streaming::No
             && self.ledger.is_empty()
             && self.ledger.unanswered_bytes() == 0
@@ -474,12 +474,12 @@ impl Link {
         self.open_since = now;
     }
 
-    /// Decides whether the open batch leaves. The batch of an idle link leaves at once, unless
-    /// sessions are expected to send soon. The batch of a busy link leaves in three cases: the
-    /// batch in flight has come back, the open batch is full, or its oldest request has waited long
-    /// enough. Replies announce requests. So the batch waits, within the same bound, for sessions
-    /// that were answered and will soon send again. Then the requests of many sessions stay one
-    /// batch.
+    /// Decides whether the open batch leaves. The batch of a link that owes no replies leaves at
+    /// once, unless sessions are expected to send soon. The batch of a busy link leaves in three
+    /// cases: the batch in flight has come back, the open batch is full, or its oldest request has
+    /// waited long enough. Replies announce requests. So the batch waits, within the same bound,
+    /// for sessions that were answered and will soon send again. Then the requests of many sessions
+    /// stay one batch.
     ///
     /// `wait_us`: how long the oldest request may wait. `in_flight`: unanswered requests of
     /// sessions. `soon`: the number of sessions that will soon send again, if the link's own

@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!   a link is needed ──► fewer than links-max: the link is made
-//!                   └──► links-max: the idlest shared link is closed, and the link is made
-//!                            └──► no link is idle: the session waits, at most until its deadline
+//!                   └──► links-max: an unused shared link is closed, and the link is made
+//!                            └──► no link is unused: the session waits, at most until its deadline
 //! ```
 //!
-//! Sessions may use an idle link. After its end, each gets a link again with its next request.
+//! Sessions may use an unused link. After its end, each gets a link again with its next request.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ use crate::data_plane::session::Session;
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::waiters::Readiness;
 
-/// The cost of closing an idle link. The cheapest one is closed first.
+/// The cost of closing an unused link. The cheapest one is closed first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct IdleCost {
+struct UnusedCost {
     /// Whether sessions use it: they need a link again with their next requests.
     has_sessions: bool,
     /// Whether it has the login of a client. The server may have another password by now.
@@ -34,10 +34,10 @@ struct IdleCost {
     used_at: Time,
 }
 
-impl IdleCost {
+impl UnusedCost {
     /// `None`: the link is in use, or was used in this turn. The code that needs one more link may
     /// still have the id of such a link.
-    fn of(link: &Link, now: Time) -> Option<IdleCost> {
+    fn of(link: &Link, now: Time) -> Option<UnusedCost> {
         let is_connected = match link.state {
             LinkState::Up
             | LinkState::Down
@@ -45,41 +45,41 @@ impl IdleCost {
             | LinkState::Retrying { .. } => true,
             LinkState::Connecting { .. } | LinkState::Handshaking { .. } | LinkState::Lost => false,
         };
-        let is_idle = link.role == LinkRole::Shared
+        let is_unused = link.role == LinkRole::Shared
             && is_connected
-            && link.is_idle()
+            && link.owes_nothing()
             && !link.ledger.has_repeats()
             && link.waiters.is_empty()
             && link.unread_since.is_none()
             && Arc::strong_count(&link.stand_in) == 1;
-        let cost = IdleCost {
+        let cost = UnusedCost {
             has_sessions: link.attached > 0,
             has_login: link.kind.user != CONFIGURED,
             used_at: link.progress.max(link.unused_since),
         };
-        (is_idle && cost.used_at < now).then_some(cost)
+        (is_unused && cost.used_at < now).then_some(cost)
     }
 }
 
 /// Room for links.
 impl DataPlane {
-    /// Whether one more shared link may be made, perhaps in place of an idle one. Links of one
+    /// Whether one more shared link may be made, perhaps in place of an unused one. Links of one
     /// session have a bound of their own.
     pub(crate) fn has_room_for_link(&self) -> bool {
-        self.free_links() > 0 || self.idlest_link().is_some()
+        self.free_links() > 0 || self.least_used_link().is_some()
     }
 
-    /// Makes room for one more link. False: `links-max` is reached, and no link is idle.
+    /// Makes room for one more link. False: `links-max` is reached, and no link is unused.
     pub(crate) fn make_room_for_link(&mut self) -> bool {
         if self.free_links() > 0 {
             return true;
         }
         self.note_bound(Bound::Links);
-        let Some(idlest) = self.idlest_link() else {
+        let Some(least_used) = self.least_used_link() else {
             return false;
         };
         self.counters.links_closed_for_room += 1;
-        self.close_link(idlest);
+        self.close_link(least_used);
         true
     }
 
@@ -98,16 +98,16 @@ impl DataPlane {
         max.saturating_sub(self.links.iter().filter(counts).count())
     }
 
-    /// The costs of the idle links. The first link of a server is always kept.
-    fn idle_links(&self) -> impl Iterator<Item = (IdleCost, LinkId)> {
+    /// The costs of the unused links. The first link of a server is always kept.
+    fn unused_links(&self) -> impl Iterator<Item = (UnusedCost, LinkId)> {
         self.links.iter().filter_map(|(id, link)| {
-            let cost = IdleCost::of(link, self.now)?;
+            let cost = UnusedCost::of(link, self.now)?;
             (link.kind != self.default_kind(link.kind.server)).then_some((cost, id))
         })
     }
 
-    fn idlest_link(&self) -> Option<LinkId> {
-        self.idle_links().min().map(|(_, id)| id)
+    fn least_used_link(&self) -> Option<LinkId> {
+        self.unused_links().min().map(|(_, id)| id)
     }
 
     /// The number of links that `pinned_links_max` still allows.
@@ -146,7 +146,7 @@ impl DataPlane {
         if let Some(link) = self.link_index.shared(&kind) {
             return Ok(link);
         }
-        let room = self.free_links() + self.idle_links().count();
+        let room = self.free_links() + self.unused_links().count();
         if self.link_waiters.shared.admit(id, 1, room)
             && let Some(link) = self.shared_link(kind)
         {
@@ -225,7 +225,7 @@ impl DataPlane {
         let is_over = |id| is_over(sessions.get(id), now);
         let mut next = self.link_waiters.shared.tick(is_over);
         if !self.link_waiters.shared.is_empty() {
-            let room = self.free_links() + self.idle_links().count();
+            let room = self.free_links() + self.unused_links().count();
             let readiness = |id| Readiness::of(self.sessions.get(id), Holds::ROOM);
             next.extend(self.link_waiters.shared.wake(room, readiness));
         }
@@ -300,7 +300,7 @@ mod tests {
 
     const NOW: Time = Time(5_000);
 
-    fn idle(user: u16, sessions: u32, used_at: u64) -> Link {
+    fn unused(user: u16, sessions: u32, used_at: u64) -> Link {
         let kind = LinkKind {
             server: ServerId(0),
             version: Version::Resp2,
@@ -313,18 +313,18 @@ mod tests {
         link
     }
 
-    fn cost(link: &Link) -> Option<IdleCost> {
-        IdleCost::of(link, NOW)
+    fn cost(link: &Link) -> Option<UnusedCost> {
+        UnusedCost::of(link, NOW)
     }
 
     /// A link that no session uses goes first, then the one that was used longest ago.
     #[test]
     fn link_of_sessions_is_closed_last() {
         let mut links = [
-            idle(CONFIGURED + 1, 1, 1_000),
-            idle(CONFIGURED, 1, 3_000),
-            idle(CONFIGURED, 0, 4_000),
-            idle(CONFIGURED, 0, 2_000),
+            unused(CONFIGURED + 1, 1, 1_000),
+            unused(CONFIGURED, 1, 3_000),
+            unused(CONFIGURED, 0, 4_000),
+            unused(CONFIGURED, 0, 2_000),
         ];
         links.sort_by_key(cost);
         let order = links.map(|link| link.progress.0);
@@ -334,10 +334,10 @@ mod tests {
     /// A link that was used in this turn may be about to get a request.
     #[test]
     fn link_in_use_is_not_closed() {
-        assert!(cost(&idle(CONFIGURED, 0, 4_999)).is_some());
-        assert_eq!(cost(&idle(CONFIGURED, 0, 5_000)), None);
-        type IdleUse = fn(&mut Link);
-        let uses: [IdleUse; 5] = [
+        assert!(cost(&unused(CONFIGURED, 0, 4_999)).is_some());
+        assert_eq!(cost(&unused(CONFIGURED, 0, 5_000)), None);
+        type LinkUse = fn(&mut Link);
+        let uses: [LinkUse; 5] = [
             |link| link.unused_since = NOW,
             |link| link.waiters.push(SessionId::NONE),
             |link| link.unread_since = Some(Time(0)),
@@ -349,7 +349,7 @@ mod tests {
             |link| link.state = LinkState::Connecting { since: Time(0) },
         ];
         for used in uses {
-            let mut link = idle(CONFIGURED, 0, 1_000);
+            let mut link = unused(CONFIGURED, 0, 1_000);
             used(&mut link);
             assert_eq!(cost(&link), None);
         }

@@ -364,7 +364,7 @@ impl DataPlane {
         if !matches!(link.role, LinkRole::Pinned { .. }) {
             return;
         }
-        if link.is_up() && link.is_idle() && !link.tainted {
+        if link.is_up() && link.owes_nothing() && !link.tainted {
             self.keep_idle_link(id);
             self.next_pinned();
         } else {

@@ -455,8 +455,8 @@ impl DataPlane {
         }
     }
 
-    /// Notes when a shared link to a server last brought a byte. If that was too long ago, an idle
-    /// shared link sends a PING.
+    /// Notes when a shared link to a server last brought a byte. If that was too long ago, a
+    /// shared link that owes no replies sends a PING.
     pub(crate) fn ask_for_life(&mut self, server: ServerId) {
         let patience_ms = u64::from(self.settings.timeouts.link_stall_ms / 4).min(LIFE_MS);
         let (mut last, mut idle) = (None, None);

@@ -249,7 +249,7 @@ pub(super) struct NewTopology {
     pub(super) was_known: bool,
 }
 
-/// The changes of a topology that are followed once the home is chosen.
+/// The changes of a topology that are followed once the default server is chosen.
 pub(crate) struct TopologyChange {
     /// Servers that have left the topology.
     left: Vec<ServerId>,
@@ -457,36 +457,36 @@ impl Discovery {
     /// messages on. The choice is kept as long as possible, because a move loses messages. All
     /// workers choose the same node, because each server counts its own subscribers only.
     ///
-    /// `homes`: the choices of all workers. Returns the old and the new node if the choice has
+    /// `default_servers`: the choices of all workers. Returns the old and the new node if the choice has
     /// changed.
-    pub(crate) fn choose_home(
+    pub(crate) fn choose_default_server(
         &mut self,
         plane: &mut DataPlane,
         pool: usize,
-        homes: &mut HashMap<u16, String>,
+        default_servers: &mut HashMap<u16, String>,
     ) -> Option<(ServerId, ServerId)> {
-        let home = plane.pools.default_server_of(pool);
+        let default_server = plane.pools.default_server_of(pool);
         let label = |server: ServerId| &plane.server(server).label;
         let owners = plane.pools[pool].servers();
         let serves = |server: ServerId| owners.contains(&server) && plane.is_there(server);
-        let agreed = homes.get(&(pool as u16));
+        let agreed = default_servers.get(&(pool as u16));
         let named = owners.iter().find(|owner| Some(label(**owner)) == agreed);
         let next = match named.copied() {
             // A worker that has just started may have no link to the agreed node yet.
             Some(agreed) if plane.may_be_there(agreed) => agreed,
-            _ if serves(home) => home,
+            _ if serves(default_server) => default_server,
             _ => plane.first_up(pool),
         };
         // If this worker does not know the agreed node, another worker may know newer owners.
-        let leaves_it = agreed.is_some() && named.is_none() && next == home;
+        let leaves_it = agreed.is_some() && named.is_none() && next == default_server;
         let is_known = plane.pools[pool].cluster();
         let is_known = is_known.is_some_and(|slots| slots.is_known);
         if is_known && !leaves_it && serves(next) && Some(label(next)) != agreed {
-            homes.insert(pool as u16, label(next).clone());
+            default_servers.insert(pool as u16, label(next).clone());
         }
         let slots = plane.pools[pool].cluster_mut()?;
-        let home = std::mem::replace(&mut slots.home, next);
-        (home != next).then_some((home, next))
+        let default_server = std::mem::replace(&mut slots.default_server, next);
+        (default_server != next).then_some((default_server, next))
     }
 
     /// Finds links to nodes that were replaced by their replicas and are silent. A node that is

@@ -72,7 +72,7 @@ pub(crate) enum Route {
     FindOwners,
     /// READONLY or READWRITE: the session chooses how it reads.
     ChooseReading,
-    Refuse(RouteRefusal),
+    Refuse(RouteError),
 }
 
 /// The way of a request for which the data plane needs a component.
@@ -138,7 +138,7 @@ pub(crate) enum Everywhere {
 
 /// The reason that a request has no way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum RouteRefusal {
+pub(crate) enum RouteError {
     /// Its keys have several owners.
     CrossSlot,
     /// The session is bound to another server than its owner.
@@ -328,11 +328,11 @@ impl Facts {
                     _ => Claim::Nothing,
                 },
             },
-            RequestOwner::One(_) => Route::Refuse(RouteRefusal::ForeignOwner),
+            RequestOwner::One(_) => Route::Refuse(RouteError::ForeignOwner),
             RequestOwner::Several if self.spread() == Spread::Owners && !self.is_kept() => {
                 ComponentRoute::Divide.into()
             }
-            RequestOwner::Several => Route::Refuse(RouteRefusal::CrossSlot),
+            RequestOwner::Several => Route::Refuse(RouteError::CrossSlot),
         }
     }
 
@@ -363,21 +363,21 @@ impl Facts {
     }
 
     /// The refusal of a request that no server of the pool shall get.
-    fn refusal(&self) -> Option<RouteRefusal> {
+    fn refusal(&self) -> Option<RouteError> {
         let pool = &self.pool;
         let has_one_owner = matches!(self.keys, RequestOwner::One(_));
         match self.arguments {
             // For its clients the pool is a plain server, in this reply as in all others.
             _ if self.is_of_cluster() && self.hides_nodes() => Some(match self.arity_ok {
-                true => RouteRefusal::NoCluster,
-                false => RouteRefusal::WrongArity,
+                true => RouteError::NoCluster,
+                false => RouteError::WrongArity,
             }),
             _ if !pool.is_cluster && pool.has_nodes && self.command == id::SWAPDB => {
-                Some(RouteRefusal::OneDatabase)
+                Some(RouteError::OneDatabase)
             }
             // The nodes of a Cluster refuse it themselves, if they have to.
             Arguments::Pattern if has_one_owner && !pool.is_cluster => {
-                Some(RouteRefusal::PatternKeys)
+                Some(RouteError::PatternKeys)
             }
             _ => None,
         }
@@ -399,7 +399,7 @@ impl Facts {
             }
             // The node that executes it would report itself.
             Spread::Node if pool.is_cluster && self.command.get().answer != Answer::Session => {
-                Route::Refuse(RouteRefusal::Bound)
+                Route::Refuse(RouteError::Bound)
             }
             // The session keeps the same server as long as that is up.
             Spread::Owner | Spread::Owners | Spread::Any | Spread::Node => {
@@ -410,7 +410,7 @@ impl Facts {
             }
             Spread::Default => self.route_to_default(),
             Spread::Off => self.route_of_switch(),
-            Spread::Refused => Route::Refuse(RouteRefusal::Several),
+            Spread::Refused => Route::Refuse(RouteError::Several),
             Spread::Channels | Spread::All | Spread::Sequence => self.route_everywhere(),
         }
     }
@@ -422,7 +422,7 @@ impl Facts {
             return Route::Present;
         }
         match session.is_bound && !session.is_at_default_server {
-            true => Route::Refuse(RouteRefusal::ForeignOwner),
+            true => Route::Refuse(RouteError::ForeignOwner),
             false => Route::DefaultServer {
                 claims: session.in_multi && !pool.is_cluster,
             },
@@ -435,7 +435,7 @@ impl Facts {
         let tracks_keys = self.command == id::CLIENT_TRACKING;
         match self.arguments {
             Arguments::Off if tracks_keys && session.has_spread => match session.in_multi {
-                true => Route::Refuse(RouteRefusal::Bound),
+                true => Route::Refuse(RouteError::Bound),
                 false => ComponentRoute::StopTracking.into(),
             },
             // The server names the mistake in its own words.
@@ -443,15 +443,15 @@ impl Facts {
             Arguments::Off => match (session.is_on, session.in_multi) {
                 (false, _) => Route::Present,
                 (true, false) => ComponentRoute::StopSwitch.into(),
-                (true, true) => Route::Refuse(RouteRefusal::Bound),
+                (true, true) => Route::Refuse(RouteError::Bound),
             },
-            _ if session.in_multi => Route::Refuse(RouteRefusal::Bound),
+            _ if session.in_multi => Route::Refuse(RouteError::Bound),
             Arguments::OnForAll if tracks_keys && !self.pool.knows_all => Route::FindOwners,
             Arguments::On | Arguments::OnForAll if tracks_keys => ComponentRoute::Track.into(),
             _ if is_connection_switch(self.command) && !tracks_keys => {
                 ComponentRoute::Switch.into()
             }
-            _ => Route::Refuse(RouteRefusal::Several),
+            _ => Route::Refuse(RouteError::Several),
         }
     }
 
@@ -463,7 +463,7 @@ impl Facts {
             // It would reach only some of the servers.
             _ if !self.pool.knows_all => Route::FindOwners,
             // One server executes the transaction, and the others would not take part.
-            _ if self.is_kept() => Route::Refuse(RouteRefusal::Bound),
+            _ if self.is_kept() => Route::Refuse(RouteError::Bound),
             _ if keeps_place && !self.session.is_caught_up => Route::CatchUp,
             _ if is_sequence && !self.arity_ok => Everywhere::Mistake.into(),
             _ if is_sequence => Everywhere::Scan { keeps_place }.into(),
@@ -516,24 +516,24 @@ impl Arguments {
     }
 }
 
-impl RouteRefusal {
+impl RouteError {
     fn text(self, command: &Command) -> Cow<'static, [u8]> {
         let name = || command.name.replace('|', " ");
         match self {
-            RouteRefusal::CrossSlot => CROSSSLOT.into(),
-            RouteRefusal::ForeignOwner => FOREIGN_OWNER.into(),
-            RouteRefusal::PatternKeys => PATTERN_KEYS.into(),
-            RouteRefusal::OneDatabase => ONE_DATABASE.into(),
-            RouteRefusal::NoCluster => NO_CLUSTER.into(),
-            RouteRefusal::WrongArity => wrong_arity(command).into(),
-            RouteRefusal::Bound => format!(
+            RouteError::CrossSlot => CROSSSLOT.into(),
+            RouteError::ForeignOwner => FOREIGN_OWNER.into(),
+            RouteError::PatternKeys => PATTERN_KEYS.into(),
+            RouteError::OneDatabase => ONE_DATABASE.into(),
+            RouteError::NoCluster => NO_CLUSTER.into(),
+            RouteError::WrongArity => wrong_arity(command).into(),
+            RouteError::Bound => format!(
                 "ERR respool: '{}' cannot be sent to a pool of several servers in a transaction, \
                 or while keys are watched: send it before MULTI and WATCH, or after EXEC",
                 name()
             )
             .into_bytes()
             .into(),
-            RouteRefusal::Several => format!(
+            RouteError::Several => format!(
                 "ERR respool: '{}' cannot be sent to a pool of several servers: \
                 ask the servers themselves",
                 name()
@@ -545,7 +545,7 @@ impl RouteRefusal {
 
     /// Whether respool counts it among the requests that it refused.
     fn counts(self) -> bool {
-        matches!(self, RouteRefusal::Bound | RouteRefusal::Several)
+        matches!(self, RouteError::Bound | RouteError::Several)
     }
 }
 
@@ -835,7 +835,7 @@ mod tests {
     /// The routes of a request for all servers.
     fn routes_to_all(plain: Everywhere, cluster: Everywhere) -> [Route; 6] {
         let (plain, cluster) = (Route::from(plain), Route::from(cluster));
-        let bound = Route::Refuse(RouteRefusal::Bound);
+        let bound = Route::Refuse(RouteError::Bound);
         [plain, bound, bound, cluster, cluster, cluster]
     }
 
@@ -843,7 +843,7 @@ mod tests {
     #[test]
     fn spread_and_situation_decide_the_route() {
         use Route::{DefaultServer, Present, Refuse};
-        use RouteRefusal::{Bound, CrossSlot, ForeignOwner, NoCluster, Several};
+        use RouteError::{Bound, CrossSlot, ForeignOwner, NoCluster, Several};
         let crossing = Refuse(CrossSlot);
         let all = |keeps_place| Everywhere::All { keeps_place };
         let scan = |keeps_place| Everywhere::Scan { keeps_place };
@@ -946,7 +946,7 @@ mod tests {
     #[test]
     fn named_commands_have_routes_of_their_own() {
         use Route::{FirstUp, Present, Refuse};
-        use RouteRefusal::{Bound, NoCluster, OneDatabase, PatternKeys, Several, WrongArity};
+        use RouteError::{Bound, NoCluster, OneDatabase, PatternKeys, Several, WrongArity};
         let with = |arguments, facts| Facts { arguments, ..facts };
         let pattern = Refuse(PatternKeys);
         let read = owner(true, Claim::Nothing);
@@ -1082,7 +1082,7 @@ mod tests {
             arguments,
             ..plain(command, NONE)
         };
-        let bound = Route::Refuse(RouteRefusal::Bound);
+        let bound = Route::Refuse(RouteError::Bound);
         let table = [
             (
                 option(id::CLIENT_TRACKING, Arguments::On),
@@ -1174,7 +1174,7 @@ mod tests {
     fn bound_session_stays_at_its_server() {
         let mut facts = watching(plain(id::GET, ONE));
         facts.may_switch = false;
-        assert_eq!(facts.route(), Route::Refuse(RouteRefusal::ForeignOwner));
+        assert_eq!(facts.route(), Route::Refuse(RouteError::ForeignOwner));
         // At the first server it may publish, and in a Cluster at any node.
         let mut facts = watching(plain(id::PUBLISH, NONE));
         facts.session.is_at_default_server = true;
@@ -1182,10 +1182,10 @@ mod tests {
         let mut facts = watching(to_cluster(plain(id::PUBLISH, NONE)));
         assert_eq!(facts.route(), Route::Present);
         facts.session.is_in_first_subpool = false;
-        assert_eq!(facts.route(), Route::Refuse(RouteRefusal::ForeignOwner));
+        assert_eq!(facts.route(), Route::Refuse(RouteError::ForeignOwner));
         // The node that executes the transaction would report itself.
         let facts = queued(to_node(plain(id::CLUSTER_INFO, NONE)));
-        assert_eq!(facts.route(), Route::Refuse(RouteRefusal::Bound));
+        assert_eq!(facts.route(), Route::Refuse(RouteError::Bound));
     }
 
     #[test]
@@ -1221,10 +1221,10 @@ mod tests {
         };
         let off = tracking(id::CLIENT_TRACKING, Arguments::Off);
         assert_eq!(off.route(), Route::from(ComponentRoute::StopTracking));
-        assert_eq!(queued(off).route(), Route::Refuse(RouteRefusal::Bound));
+        assert_eq!(queued(off).route(), Route::Refuse(RouteError::Bound));
         let off = tracking(id::CLIENT_NO_TOUCH, Arguments::Off);
         assert_eq!(off.route(), Route::from(ComponentRoute::StopSwitch));
-        assert_eq!(queued(off).route(), Route::Refuse(RouteRefusal::Bound));
+        assert_eq!(queued(off).route(), Route::Refuse(RouteError::Bound));
         let caching = tracking(id::CLIENT_CACHING, Arguments::Usual);
         assert_eq!(caching.route(), Route::from(ComponentRoute::CacheNext));
         assert_eq!(queued(caching).route(), Route::Present);

@@ -49,7 +49,7 @@ impl Engine {
                 self.settle_losses();
             }
             self.discovery.tick_waiting_sessions(&mut self.plane, pool);
-            self.choose_home(pool);
+            self.choose_default_server(pool);
         }
     }
 
@@ -63,7 +63,7 @@ impl Engine {
         };
         if ended.change.is_some() {
             // The server of the home may have left.
-            self.choose_home(pool);
+            self.choose_default_server(pool);
         }
         self.with_servers_in_use(|discovery, plane, in_use| {
             discovery.conclude_refresh(plane, pool, ended, in_use);
@@ -71,11 +71,13 @@ impl Engine {
     }
 
     /// Chooses the node of a Cluster for publishing and subscribing, and moves hubs to it.
-    fn choose_home(&mut self, pool: usize) {
+    fn choose_default_server(&mut self, pool: usize) {
         let counts = self.pubsub.subscriber_counts.clone();
-        let moves = self
-            .discovery
-            .choose_home(&mut self.plane, pool, &mut counts.homes());
+        let moves = self.discovery.choose_default_server(
+            &mut self.plane,
+            pool,
+            &mut counts.default_servers(),
+        );
         if let Some((from, to)) = moves {
             self.pubsub.move_hubs(&mut self.plane, from, to);
         }

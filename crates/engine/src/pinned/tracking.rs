@@ -568,7 +568,7 @@ impl Pinned {
         let is_idle = |(server, link): &&(ServerId, LinkId)| {
             let state = plane.links.get(*link);
             let is_needed = owners.contains(server) || keeps_own && *link == own;
-            !is_needed && state.is_some_and(|link| link.is_up() && link.is_idle())
+            !is_needed && state.is_some_and(|link| link.is_up() && link.owes_nothing())
         };
         let idle: Vec<LinkId> = plane
             .tracking_links(id)

@@ -26,7 +26,7 @@ pub struct SubscriberCounts {
     excess: Mutex<Excess>,
     /// The node of each Cluster at which all workers publish and listen. A server counts its own
     /// connections alone.
-    homes: Mutex<HashMap<u16, String>>,
+    default_servers: Mutex<HashMap<u16, String>>,
     guesses: Arc<Mutex<GuessDelay>>,
 }
 
@@ -84,8 +84,10 @@ impl SubscriberCounts {
     }
 
     /// The node of each Cluster for all messages, once a worker has chosen one.
-    pub(crate) fn homes(&self) -> MutexGuard<'_, HashMap<u16, String>> {
-        self.homes.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn default_servers(&self) -> MutexGuard<'_, HashMap<u16, String>> {
+        self.default_servers
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The delay of logins after wrong passwords. Only logins ask for it.

@@ -257,7 +257,7 @@ impl Pools {
     /// a pool of one server it owns every key, so no request has to be looked at.
     pub(crate) fn default_server_of(&self, pool: usize) -> ServerId {
         match &self.first_of(pool).topology {
-            Topology::Cluster(slots) => slots.home,
+            Topology::Cluster(slots) => slots.default_server,
             _ => self.first_of(pool).servers()[0],
         }
     }
@@ -281,7 +281,7 @@ impl Pools {
             .each_of(pool)
             .filter(|subpool| subpool.index != subpool.parent);
         let cluster = subpools.find_map(Pool::cluster)?;
-        Some(cluster.home)
+        Some(cluster.default_server)
     }
 
     /// Whether some keys of a pool may be read at servers other than their owners.

@@ -20,7 +20,7 @@ pub(crate) struct SlotTable {
     /// Nodes that own slots; the owner of slot 0 is the first.
     servers: Vec<ServerId>,
     /// The node where messages are published and channels are subscribed to; one of `servers`.
-    pub(crate) home: ServerId,
+    pub(crate) default_server: ServerId,
     /// The owners with their numbers in SCAN cursors.
     scan_order: Vec<(u16, ServerId)>,
     /// The numbers that this Cluster may use in SCAN cursors.
@@ -105,7 +105,7 @@ impl SlotTable {
         SlotTable {
             owners: vec![first; usize::from(SLOTS)].into_boxed_slice(),
             servers: seeds.clone(),
-            home: first,
+            default_server: first,
             scan_order: numbers.clone().zip(seeds.iter().copied()).collect(),
             numbers,
             members: seeds,

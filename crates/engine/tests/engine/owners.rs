@@ -9,7 +9,7 @@ use respool_protocol::slot::hash_slot;
 
 const NODES: u16 = 9;
 /// From the epoch 7 on, the new primary has the slots of the last node.
-const HEIR: usize = 7;
+const NEW_OWNER: usize = 7;
 const LAST: usize = 8;
 /// The place of a node of another Cluster. Its ids differ from those of the others.
 const STRANGE: usize = 4;
@@ -125,7 +125,7 @@ fn said_at(epoch: u64, by: &str, said: String) -> String {
         _ if epoch < 7 => said,
         _ => {
             let [new_primary, last] =
-                [HEIR, LAST].map(|node| format!(":{}\r\n$40\r\n{node:040}\r\n", node + 1));
+                [NEW_OWNER, LAST].map(|node| format!(":{}\r\n$40\r\n{node:040}\r\n", node + 1));
             said.replace(&last, &new_primary)
         }
     }
@@ -161,7 +161,7 @@ fn at_seven() -> World {
     for epoch in [6, 7, 7] {
         refresh_by(&mut world, |_, by, said| Some(said_at(epoch, by, said)));
     }
-    assert_eq!(owner_of_the_last(&mut world), HEIR);
+    assert_eq!(owner_of_the_last(&mut world), NEW_OWNER);
     world
 }
 

@@ -74,8 +74,8 @@ struct Refusing {
 }
 
 impl Refusing {
-    /// `heir` is the next owner of its slots; the third node has none before.
-    fn start(heir: usize) -> Refusing {
+    /// `new_owner` is the next owner of its slots; the third node has none before.
+    fn start(new_owner: usize) -> Refusing {
         let is_replica = Arc::new(AtomicBool::new(false));
         let answer = move |asked: &NodeRequest<'_>| {
             let changed = is_replica.load(Ordering::SeqCst);
@@ -88,7 +88,7 @@ impl Refusing {
                 }
                 "FUNCTION" => Some("$3\r\nlib\r\n".to_owned()),
                 "CLUSTER" if asked.is("CLUSTER SLOTS") && changed => {
-                    Some(owned(asked.all, [heir, 1], heir))
+                    Some(owned(asked.all, [new_owner, 1], new_owner))
                 }
                 "CLUSTER" if asked.is("CLUSTER SLOTS") => Some(shares(&asked.all[..2])),
                 "CLUSTER" if asked.is("CLUSTER INFO") && changed => Some(info(3, 2)),
@@ -139,8 +139,8 @@ fn refused_part_runs_once_at_the_new_owner() {
     }
 }
 
-/// The part of an old owner counts as done if its heir has run the request already. FLUSHALL runs
-/// again: the heir may have got the old owner's keys after its FLUSHALL.
+/// The part of an old owner counts as done if the new owner has run the request already. FLUSHALL runs
+/// again: the new owner may have got the old owner's keys after its FLUSHALL.
 #[test]
 fn refused_part_is_done_if_the_new_owner_ran_it() {
     for (asked, behind, times) in [

@@ -425,9 +425,9 @@ impl NetworkServers {
         sentinel_url(&sentinels, "m0")
     }
 
-    /// The first server is cut off while many sessions use its keys and others count, until `heir`
+    /// The first server is cut off while many sessions use its keys and others count, until `new_owner`
     /// has taken over; then it comes back.
-    fn come_apart(&mut self, url: &str, heir: usize, key: impl Fn(usize) -> String) {
+    fn come_apart(&mut self, url: &str, new_owner: usize, key: impl Fn(usize) -> String) {
         let proxy = proxy(url);
         let errors = counted(proxy.address(), self, AllowedFailures::Loss, |servers| {
             let mut asking: Vec<(Client, String)> = (0..ASKING)
@@ -441,7 +441,7 @@ impl NetworkServers {
                 client.send(&words(&format!("INCR {key}")));
             }
             wait_until("the replica has taken over", SOON, || {
-                servers.says(heir, &["INFO", "replication"], "role:master")
+                servers.says(new_owner, &["INFO", "replication"], "role:master")
             });
             let (since, watch) = (Instant::now(), Watch::start());
             for (client, key) in &mut asking {

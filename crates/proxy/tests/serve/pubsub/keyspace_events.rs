@@ -413,8 +413,8 @@ fn events_follow_a_killed_primary() {
             }
             all = listeners(address);
         }
-        let heir = served.cluster.wait_for_other_owner(slot, 2, SOON);
-        assert_eq!(heir.unwrap_or_else(|error| panic!("{error}")), 5);
+        let new_owner = served.cluster.wait_for_other_owner(slot, 2, SOON);
+        assert_eq!(new_owner.unwrap_or_else(|error| panic!("{error}")), 5);
         wait_until("respool listens to the new primary", SOON, || {
             listened(served.cluster.node(5).address())
         });

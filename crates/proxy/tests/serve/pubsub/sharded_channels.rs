@@ -392,8 +392,8 @@ fn subscribers_stay_when_the_owner_of_their_channels_fails() {
         reaches(&mut other, "by-command");
         served.cluster.node(1).kill9();
         let slot = *served.cluster.share(1).start();
-        let heir = served.cluster.wait_for_other_owner(slot, 1, SOON);
-        assert_eq!(heir.unwrap_or_else(|error| panic!("{error}")), 4);
+        let new_owner = served.cluster.wait_for_other_owner(slot, 1, SOON);
+        assert_eq!(new_owner.unwrap_or_else(|error| panic!("{error}")), 4);
         reaches(&mut other, "by-death");
         let restarted = served.cluster.node_mut(1).restart();
         restarted.unwrap_or_else(|error| panic!("{error}"));
