@@ -495,7 +495,8 @@ fn of_config(mut report: WorkerReport, pools: &PoolPlaces) -> WorkerReport {
     let places = pools.of_config();
     let reasons = |place: &u16| {
         let mut place = Some(*place);
-        // A report from before a reload has the predecessor of a new pool.
+        // A report that is older than the reload lacks the new pool. Then the pool counts that the
+        // new one has replaced.
         while let Some(known) = place {
             match report.pools.get(usize::from(known)) {
                 Some(reasons) => return reasons.clone(),

@@ -490,8 +490,8 @@ impl DataPlane {
         subpools.find(|subpool| cluster(*subpool).is_some_and(|slots| !slots.is_known))
     }
 
-    /// Whether a link's server was lost a moment ago, and discovery is finding its successor or
-    /// another reader.
+    /// Whether a link's server was lost a moment ago, and discovery looks for the new owner, or
+    /// another replica may still answer.
     pub(crate) fn awaits_owners(&self, link: &Link) -> bool {
         let is_fresh = |at| self.now.since_ms(at) < TAKEN_OVER_MS;
         let pool = &self.pools[usize::from(self.server(link.kind.server).pool)];

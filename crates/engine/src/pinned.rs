@@ -328,7 +328,8 @@ impl Pinned {
         }
     }
 
-    /// Checks the sessions that wait at a link, and the stand-in that the link may be.
+    /// Checks the sessions that wait at a link. If the link stands in for the target of CLIENT
+    /// TRACKING REDIRECT, checks it, too.
     pub(crate) fn tick_link(&mut self, plane: &mut DataPlane, id: LinkId) {
         let is_stand_in = |link: &Link| matches!(link.role, LinkRole::Redirect { .. });
         if plane.links.get(id).is_some_and(is_stand_in) {

@@ -97,7 +97,7 @@ pub(crate) enum ExpiredRequest {
     /// Its session takes it as if it had not waited: respool answers it, or EXEC reports the
     /// deadline for it.
     Taken { len: usize },
-    /// It is answered with an error.
+    /// The request fails: its client gets an error.
     Fails { len: usize, id: Option<CommandId> },
 }
 

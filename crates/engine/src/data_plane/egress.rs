@@ -1017,7 +1017,8 @@ impl DataPlane {
             session.expected = link.forecast.expect(self.now, session.gap_us);
         } else if session.state.any(Flags::ROUTED) {
             session.cork.end(true);
-            // The server of its next request is unknown, so all links of the pool expect it.
+            // The session's next request may go to any server. So the arrival wheel of the pool
+            // expects the session.
             if session.expected == ArrivalSlot::NOT
                 && !session.state.is_ending()
                 && session.pins.is_empty()

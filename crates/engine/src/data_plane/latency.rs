@@ -200,7 +200,7 @@ impl LatencyTable {
         false
     }
 
-    /// Counts any run.
+    /// Counts a run of answered requests, however long they took.
     #[inline(never)]
     fn note_long(&mut self, run: AnsweredRun, now: Stamp) {
         if run.command.index() >= CommandMark::COUNT {

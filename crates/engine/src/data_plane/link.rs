@@ -199,7 +199,7 @@ pub(crate) struct Unblocking {
 pub(crate) enum LinkState {
     /// Not connected, and no request waits for it.
     Down,
-    /// A connection attempt is under way since then.
+    /// A connection attempt is under way. `since`: its start.
     Connecting { since: Time },
     /// Connected; the server has not answered the whole handshake.
     Handshaking {

@@ -397,7 +397,7 @@ impl DataPlane {
             && down.role == LinkRole::Shared
             && !down.may_be_replaced
         {
-            // The sessions that are closed have left their requests.
+            // Closed sessions have no requests in the ledger any more.
             self.ask_pipelines_apart(down.link, down.cut_off);
         }
     }

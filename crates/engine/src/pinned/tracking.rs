@@ -499,8 +499,8 @@ impl Pinned {
         }
     }
 
-    /// A tracking link is lost, and the notes of its server with it. `is_over`: the server has
-    /// ended a wait of the session.
+    /// A tracking link is lost, so its server no longer knows which keys the session has read.
+    /// `is_over`: the server has ended a wait of the session.
     pub(crate) fn lose_tracking_link(
         &mut self,
         plane: &mut DataPlane,
