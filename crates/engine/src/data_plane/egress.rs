@@ -1017,8 +1017,7 @@ impl DataPlane {
             session.expected = link.forecast.expect(self.now, session.gap_us);
         } else if session.state.any(Flags::ROUTED) {
             session.cork.end(true);
-            // The session's next request may go to any server. So the arrival wheel of the pool
-            // expects the session.
+            // Its next request may go to any server: the arrival wheel of the pool expects it.
             if session.expected == ArrivalSlot::NOT
                 && !session.state.is_ending()
                 && session.pins.is_empty()

@@ -457,8 +457,8 @@ impl Discovery {
     /// messages on. The choice is kept as long as possible, because a move loses messages. All
     /// workers choose the same node, because each server counts its own subscribers only.
     ///
-    /// `default_servers`: the choices of all workers. Returns the old and the new node if the choice has
-    /// changed.
+    /// `default_servers`: the choices of all workers. Returns the old and the new node if the
+    /// choice has changed.
     pub(crate) fn choose_default_server(
         &mut self,
         plane: &mut DataPlane,

@@ -62,7 +62,7 @@ impl Engine {
             return;
         };
         if ended.change.is_some() {
-            // The server of the home may have left.
+            // The default server may have left.
             self.choose_default_server(pool);
         }
         self.with_servers_in_use(|discovery, plane, in_use| {
@@ -73,11 +73,8 @@ impl Engine {
     /// Chooses the node of a Cluster for publishing and subscribing, and moves hubs to it.
     fn choose_default_server(&mut self, pool: usize) {
         let counts = self.pubsub.subscriber_counts.clone();
-        let moves = self.discovery.choose_default_server(
-            &mut self.plane,
-            pool,
-            &mut counts.default_servers(),
-        );
+        let (discovery, plane) = (&mut self.discovery, &mut self.plane);
+        let moves = discovery.choose_default_server(plane, pool, &mut counts.default_servers());
         if let Some((from, to)) = moves {
             self.pubsub.move_hubs(&mut self.plane, from, to);
         }

@@ -139,8 +139,8 @@ fn refused_part_runs_once_at_the_new_owner() {
     }
 }
 
-/// The part of an old owner counts as done if the new owner has run the request already. FLUSHALL runs
-/// again: the new owner may have got the old owner's keys after its FLUSHALL.
+/// The share of an old owner counts as done if the new owner has run the request already. FLUSHALL
+/// runs again: the new owner may have got the old owner's keys after its FLUSHALL.
 #[test]
 fn refused_part_is_done_if_the_new_owner_ran_it() {
     for (asked, behind, times) in [

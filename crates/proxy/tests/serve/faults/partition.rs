@@ -425,8 +425,8 @@ impl NetworkServers {
         sentinel_url(&sentinels, "m0")
     }
 
-    /// The first server is cut off while many sessions use its keys and others count, until `new_owner`
-    /// has taken over; then it comes back.
+    /// The first server is cut off while many sessions use its keys and others count, until
+    /// `new_owner` has taken over; then it comes back.
     fn come_apart(&mut self, url: &str, new_owner: usize, key: impl Fn(usize) -> String) {
         let proxy = proxy(url);
         let errors = counted(proxy.address(), self, AllowedFailures::Loss, |servers| {
