@@ -92,10 +92,11 @@ pub const SERVER: &[FieldText] = &[
     field(
         "state",
         "",
-        "`up`: a link to the server is in use. `connecting`: an attempt is under way. `backoff`: the \
-         last attempt failed, and the next one follows after the back-off. `down`: no session has \
-         needed the server. `unknown`: no Sentinel has named its address. `gone`: no node names the \
-         server any more.",
+        "`up`: a link to the server is in use. `needs-login`: the server answers and asks \
+         respool for a password, so clients must log in themselves. `connecting`: an attempt is \
+         under way. `backoff`: the last attempt failed, and the next one follows after the \
+         back-off. `down`: no session has needed the server. `unknown`: no Sentinel has named its \
+         address. `gone`: no node names the server any more.",
     ),
     field(
         "links",

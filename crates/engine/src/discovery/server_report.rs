@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 
 use crate::base::settings::PoolKind;
 use crate::data_plane::DataPlane;
+use crate::data_plane::ingress::wants_password;
 use crate::data_plane::link::{LinkRole, LinkState};
 use crate::data_plane::server::Server;
 use crate::data_plane::worker_report::{ServerEntry, ServerReport, Unready, WorkerReport};
@@ -220,6 +221,11 @@ fn standings(plane: &DataPlane) -> Vec<LinkStanding> {
             LinkState::Backoff { .. } | LinkState::Retrying { .. } => seen.rests = true,
             LinkState::Down | LinkState::Lost => {}
         }
+        seen.needs_login |= wants_password(link);
+    }
+    for (index, seen) in seen.iter_mut().enumerate() {
+        // The error of a handshake stays while attempts fail for another reason.
+        seen.needs_login &= plane.is_alive(ServerId(index as u16));
     }
     seen
 }
@@ -234,6 +240,8 @@ struct LinkStanding {
     tries: bool,
     rests: bool,
     sentinel: bool,
+    /// The server answers and asks respool for a password: clients log in themselves.
+    needs_login: bool,
 }
 
 impl LinkStanding {
@@ -243,6 +251,7 @@ impl LinkStanding {
             Server { gone: true, .. } => "gone",
             Server { unknown: true, .. } => "unknown",
             _ if self.up => "up",
+            _ if self.needs_login => "needs-login",
             _ if self.tries => "connecting",
             _ if self.rests => "backoff",
             _ => "down",

@@ -162,3 +162,29 @@ fn pool_is_unready_while_a_young_link_rests() {
     assert_eq!(report.servers[0].state, "backoff");
     assert_eq!(report.is_ready(0), Some(false));
 }
+
+/// A server that asks respool for a password waits for the logins of clients: it is not away. When
+/// it is, its state says so.
+#[test]
+fn server_that_asks_for_a_password_needs_a_login() {
+    let mut world = lost_link(1_000);
+    let [link] = world.connecting()[..] else {
+        panic!("the link connects again");
+    };
+    world.turn(|engine| engine.handle_link_up(link));
+    world.says(
+        link,
+        "-NOAUTH HELLO must be called with the client already authenticated\r\n",
+    );
+    let report = report_of(&world);
+    assert_eq!(report.servers[0].state, "needs-login");
+    assert_eq!(report.is_ready(0), Some(true));
+    while world.connecting().is_empty() {
+        world.wait_ms(TICK_MS);
+    }
+    assert_eq!(report_of(&world).servers[0].state, "needs-login");
+    world.lose(link);
+    let report = report_of(&world);
+    assert_eq!(report.servers[0].state, "backoff");
+    assert_eq!(report.is_ready(0), Some(false));
+}

@@ -31,7 +31,18 @@ fn shown_name(report: &ServerReport) -> &str {
 }
 
 /// The states of a server, the best first. A server has the best one that a worker sees.
-const STATES: [&str; 6] = ["up", "connecting", "backoff", "down", "unknown", "gone"];
+const STATES: [&str; 7] = [
+    "up",
+    "needs-login",
+    "connecting",
+    "backoff",
+    "down",
+    "unknown",
+    "gone",
+];
+
+/// The states of a server that answers.
+const ANSWERS: [&str; 2] = ["up", "needs-login"];
 
 /// The states of a server that a worker wants to reach and does not. A server in the state `down`
 /// is wanted by no worker, such as a replica that is not read or a node without slots.
@@ -94,7 +105,7 @@ pub(crate) struct ServerTotals {
     pub(crate) role: &'static str,
     /// Its best state; empty for several servers.
     pub(crate) state: &'static str,
-    /// Servers that are up: 0 or 1 for one server.
+    /// Servers that answer: 0 or 1 for one server.
     pub(crate) up: u64,
     /// Links of all workers.
     pub(crate) links: u64,
@@ -126,7 +137,7 @@ impl ServerTotals {
         if self.state.is_empty() || is_better {
             (self.role, self.state) = (report.role, report.state);
         }
-        self.up = u64::from(self.state == STATES[0]);
+        self.up = u64::from(ANSWERS.contains(&self.state));
         self.links += report.links;
         self.in_flight += report.in_flight;
         self.login_withdrawn = self.login_withdrawn.max(report.login_withdrawn.into());
@@ -334,6 +345,13 @@ mod tests {
         assert_eq!((pool.name.as_str(), pool.is_ready), ("default", true));
         let server = &snapshot.servers[&(0, "a:1".to_owned())];
         assert_eq!((server.state, server.up), ("up", 1));
+        // A server that waits for the login of a client answers, although it has no link.
+        let mut waiting = ServerTotals::default();
+        waiting.add_report(&report("a:1", "backoff"));
+        assert_eq!((waiting.up, waiting.is_down()), (0, true));
+        waiting.add_report(&report("a:1", "needs-login"));
+        assert_eq!((waiting.state, waiting.up), ("needs-login", 1));
+        assert!(!waiting.is_down());
         assert_eq!((server.links, server.failures_total), (6, 9));
         assert_eq!(server.cpu_answer, cpu(5, 8.0));
         assert_eq!(unready(2, &reports), [Vec::new(), down()]);

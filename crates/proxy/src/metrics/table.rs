@@ -439,8 +439,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     server(
         "respool_server_up",
         (MetricKind::Gauge, ""),
-        "1 if a worker has a link to the server in use, else 0. For `other`: the number of such \
-         servers.",
+        "1 if a worker has a link to the server in use, or the server answers and waits for the \
+         logins of clients; else 0. For `other`: the number of such servers.",
         &["state", "respool_servers"],
         |server| Some(server.up as f64),
     ),
@@ -592,8 +592,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     },
     by(
         "respool_batches_flushed",
-        "Batches by the reason for which they left: `idle` found an idle link, `full` were full, \
-         `late` had waited as long as they may.",
+        "Batches by the reason for which they left: `idle` found a link that owed no replies, \
+         `full` were full, `late` had waited as long as they may.",
         "reason",
         &[
             ("idle", "flushed_idle"),
