@@ -46,7 +46,7 @@ const ASK_EVERY: Duration = Duration::from_millis(1);
 const ALONE: Duration = Duration::from_secs(5);
 /// How long the generator goes on if reloads take longer than expected.
 const SLACK: Duration = Duration::from_secs(10);
-/// How long respool may take to close what a reload has ended.
+/// How long respool may take to close sockets after a reload.
 const SETTLE: Duration = Duration::from_secs(2);
 
 #[derive(Args)]
@@ -123,7 +123,7 @@ impl ProcessUse {
     }
 }
 
-/// What was measured.
+/// The measurements.
 struct Figures {
     /// Milliseconds of each reload.
     reloads: Vec<f64>,
@@ -202,8 +202,8 @@ fn measure(given: &ReloadArgs) -> Result<Figures, String> {
     })
 }
 
-/// Reloads for the time that was asked for. Returns the milliseconds of each reload after the first
-/// ones, and what respool held after those.
+/// Reloads for the given time. Returns the milliseconds of each reload after the first ones, and the
+/// memory and descriptors after those.
 fn reload_for(
     given: &ReloadArgs,
     binary: &Path,
