@@ -202,8 +202,8 @@ fn measure(given: &ReloadArgs) -> Result<Figures, String> {
     })
 }
 
-/// Reloads for the given time. Returns the milliseconds of each reload after the first ones, and the
-/// memory and descriptors after those.
+/// Reloads for the given time. Returns the milliseconds of each reload after the first ones, and
+/// the memory and descriptors after those.
 fn reload_for(
     given: &ReloadArgs,
     binary: &Path,
