@@ -1,8 +1,10 @@
 //! The commands of `respool-lab`, one module each; the experiments share one.
 
 use std::ffi::OsString;
-use std::io::Write;
+use std::io::{self, Write};
 use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use clap::Args;
 
@@ -42,6 +44,24 @@ pub fn say(text: &str) {
 fn fail(name: &str, problem: &str) -> ExitCode {
     eprintln!("respool-lab {name}: {problem}");
     ExitCode::FAILURE
+}
+
+/// Asks one request after the other at fixed times, `every` apart, while `goes_on` says so of the
+/// next time. Adds the milliseconds of each to `ms`. A late request counts from its time.
+fn ask_at_fixed_times(
+    every: Duration,
+    goes_on: impl Fn(Instant) -> bool,
+    mut ask: impl FnMut() -> io::Result<()>,
+    ms: &mut Vec<f64>,
+) -> io::Result<()> {
+    let mut due = Instant::now();
+    while goes_on(due) {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        ask()?;
+        ms.push(due.elapsed().as_secs_f64() * 1e3);
+        due += every;
+    }
+    Ok(())
 }
 
 /// Makes the kernel kill this process when its parent ends, however that ends.

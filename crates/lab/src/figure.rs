@@ -62,9 +62,25 @@ pub fn percent(part: f64) -> String {
     format!("{:.0} %", part * 100.0)
 }
 
+/// The figure at this fraction of sorted figures: the nearest one. NaN if there is none.
+pub fn quantile(sorted: &[f64], fraction: f64) -> f64 {
+    let last = sorted.len().saturating_sub(1);
+    let at = (last as f64 * fraction).round() as usize;
+    sorted.get(at).copied().unwrap_or(f64::NAN)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn quantile_is_the_nearest_figure() {
+        let figures = [1.0, 2.0, 3.0, 4.0, 9.0];
+        for (fraction, figure) in [(0.0, 1.0), (0.5, 3.0), (0.6, 3.0), (0.7, 4.0), (1.0, 9.0)] {
+            assert_eq!(quantile(&figures, fraction), figure, "{fraction}");
+        }
+        assert!(quantile(&[], 0.5).is_nan());
+    }
 
     #[test]
     fn figures_are_written_as_a_reader_expects() {

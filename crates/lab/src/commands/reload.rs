@@ -14,7 +14,8 @@ use clap::Args;
 use respool_testkit::client::Client;
 use respool_testkit::servers::{Proxy, ServerProcess};
 
-use super::{fail, read};
+use super::{ask_at_fixed_times, fail, read};
+use crate::figure::quantile;
 use crate::flags::{positive, seconds};
 use crate::targets::{Programs, ServerChoice};
 
@@ -176,12 +177,12 @@ fn measure(given: &ReloadArgs) -> Result<Figures, String> {
     let mut session = Client::try_connect(proxy.address()).map_err(broken)?;
     let mut alone = Vec::new();
     let end = Instant::now() + ALONE;
-    watch(&mut session, &mut alone, || Instant::now() < end).map_err(broken)?;
+    watch(&mut session, &mut alone, |due| due < end).map_err(broken)?;
     let outcome = thread::scope(|scope| {
         let (stop, stopped) = mpsc::channel::<()>();
         let watching = scope.spawn(move || {
             let mut ms = Vec::new();
-            let goes_on = || stopped.try_recv() == Err(TryRecvError::Empty);
+            let goes_on = |_| stopped.try_recv() == Err(TryRecvError::Empty);
             watch(&mut session, &mut ms, goes_on).map(|()| ms)
         });
         let outcome = reload_for(given, &binary, &mut configuration, &proxy);
@@ -230,16 +231,14 @@ fn named(proxy: &Proxy, problem: &str) -> String {
     format!("{problem}; the end of the log:\n{}", lines.join("\n"))
 }
 
-/// Asks one request after the other at fixed times. A late request counts from its time.
-fn watch(session: &mut Client, ms: &mut Vec<f64>, goes_on: impl Fn() -> bool) -> io::Result<()> {
-    let mut due = Instant::now();
-    while goes_on() {
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        session.order(&["PING"])?;
-        ms.push(due.elapsed().as_secs_f64() * 1e3);
-        due += ASK_EVERY;
-    }
-    Ok(())
+/// Asks a PING at fixed times.
+fn watch(
+    session: &mut Client,
+    ms: &mut Vec<f64>,
+    goes_on: impl Fn(Instant) -> bool,
+) -> io::Result<()> {
+    let ping = || session.order(&["PING"]).map(drop);
+    ask_at_fixed_times(ASK_EVERY, goes_on, ping, ms)
 }
 
 /// Changes the configuration and reloads it. Returns the milliseconds of the reload.
@@ -313,13 +312,8 @@ fn report(given: &ReloadArgs, mut figures: Figures) -> Result<(), String> {
     for ms in [&mut *reloads, &mut *alone, &mut *beside] {
         ms.sort_by(f64::total_cmp);
     }
-    let of = |ms: &[f64], fraction: f64| {
-        let last = ms.len().saturating_sub(1);
-        let at = (last as f64 * fraction).round() as usize;
-        ms.get(at).copied().unwrap_or(f64::NAN)
-    };
     let line = |ms: &[f64]| {
-        let [half, tail, thousandth, most] = [0.5, 0.99, 0.999, 1.0].map(|at| of(ms, at));
+        let [half, tail, thousandth, most] = [0.5, 0.99, 0.999, 1.0].map(|at| quantile(ms, at));
         format!("p50 {half:.2}, p99 {tail:.2}, p99.9 {thousandth:.2}, most {most:.2}")
     };
     let kib = |held: &ProcessUse| held.rss / 1024;
@@ -341,7 +335,7 @@ fn report(given: &ReloadArgs, mut figures: Figures) -> Result<(), String> {
         kib(first),
         kib(last),
     ));
-    let slowest = of(reloads, 1.0);
+    let slowest = quantile(reloads, 1.0);
     if slowest > f64::from(given.most_ms) {
         return Err(format!("a reload took {slowest:.0} ms"));
     }

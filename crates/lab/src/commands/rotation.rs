@@ -20,7 +20,8 @@ use respool_testkit::servers::{Proxy, ServerProcess};
 use respool_testkit::tls_client::{TlsClient, TlsPeer};
 use rustls::ClientConfig;
 
-use super::{experiment, fail, read};
+use super::{ask_at_fixed_times, experiment, fail, read};
+use crate::figure::quantile;
 use crate::flags::{positive, seconds};
 use crate::targets::{Programs, ServerChoice};
 use crate::tls::arguments;
@@ -208,21 +209,16 @@ fn measure(given: &RotationArgs) -> Result<(), String> {
     report(given, &rotating, (found, established), began.elapsed())
 }
 
-/// Asks one request after the other at fixed times. A late request counts from its time.
+/// Asks a PING at fixed times.
 fn ask_until(
     session: &mut TlsClient,
     end: Instant,
     stop: &AtomicBool,
     ms: &mut Vec<f64>,
 ) -> io::Result<()> {
-    let mut due = Instant::now();
-    while due < end && !stop.load(Ordering::Relaxed) {
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        session.try_call("PING")?;
-        ms.push(due.elapsed().as_secs_f64() * 1e3);
-        due += ASK_EVERY;
-    }
-    Ok(())
+    let goes_on = |due| due < end && !stop.load(Ordering::Relaxed);
+    let ping = || session.try_call("PING").map(drop);
+    ask_at_fixed_times(ASK_EVERY, goes_on, ping, ms)
 }
 
 /// Starts respool with TLS, and with the files in this directory.
@@ -286,12 +282,7 @@ fn report(
     ] {
         ms.sort_by(f64::total_cmp);
     }
-    let of = |ms: &[f64], part: f64| {
-        let last = ms.len().saturating_sub(1);
-        let at = (last as f64 * part).round() as usize;
-        ms.get(at).copied().unwrap_or(f64::NAN)
-    };
-    let at = |part| of(&found.ms, part);
+    let at = |part| quantile(&found.ms, part);
     let (alone, beside) = (&established.alone, &established.beside);
     let (made, seen) = (rotating.made as usize, found.certificates.len());
     super::say(&format!(
@@ -307,10 +298,10 @@ fn report(
         at(0.5),
         at(0.99),
         at(1.0),
-        of(alone, 0.5),
-        of(alone, 0.99),
-        of(beside, 0.5),
-        of(beside, 0.99),
+        quantile(alone, 0.5),
+        quantile(alone, 0.99),
+        quantile(beside, 0.5),
+        quantile(beside, 0.99),
     ));
     if let Some(first) = found.failures.first() {
         let count = found.failures.len();

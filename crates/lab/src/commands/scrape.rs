@@ -14,6 +14,7 @@ use respool_testkit::servers::{Proxy, ServerProcess};
 
 use super::{fail, read};
 use crate::cpu;
+use crate::figure::quantile;
 use crate::flags::positive;
 use crate::targets::{Programs, ServerChoice};
 use crate::tls::arguments;
@@ -143,7 +144,7 @@ fn report(
     page: &str,
 ) -> Result<(), String> {
     ms.sort_by(f64::total_cmp);
-    let at = |part: f64| ms[((ms.len() - 1) as f64 * part).round() as usize];
+    let at = |fraction| quantile(&ms, fraction);
     let is_sample = |line: &&str| line.starts_with("respool_");
     let samples = page.lines().filter(is_sample).count();
     let count = |line: &&str| line.starts_with("respool_request_duration_seconds_count{");
