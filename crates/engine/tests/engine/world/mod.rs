@@ -548,8 +548,8 @@ impl World {
         self.turn(|engine| engine.handle_session_lost(session));
     }
 
-    /// A world whose only pinned link is taken, and a session in it whose blocking commands are
-    /// therefore polled.
+    /// A world with one pinned link, which is taken, and a session in it: respool polls the
+    /// session's blocking commands.
     pub(crate) fn with_polled_commands() -> (World, SessionId) {
         let mut settings = settings();
         settings.limits.pinned_links_max = 1;

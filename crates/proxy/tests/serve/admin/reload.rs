@@ -344,7 +344,7 @@ fn check_tries_to_bind_new_addresses() {
     assert_eq!(counter(&mut served.client(), "config_reload_failures"), 0);
 }
 
-/// What a new configuration exposes is a warning of the check and of the reload, once.
+/// The check and the reload warn of a listener that a new configuration exposes, once.
 #[test]
 fn reload_warns_of_new_exposures() {
     let served = Reloadable::start("");

@@ -28,7 +28,7 @@ fn stop_does_not_wait_for_a_hanging_name() {
     in_a_network("hanging_names::respool_ends_beside_a_hanging_name");
 }
 
-/// A reload whose names hang is refused after its bound, and the old configuration serves on.
+/// A reload with names that hang is refused after its bound, and the old configuration serves on.
 #[test]
 fn hanging_name_refuses_the_reload() {
     in_a_network("hanging_names::reload_ends_beside_a_hanging_name");
@@ -104,11 +104,11 @@ fn reload_ends_beside_a_hanging_name() {
     served.ends_by(begun + AT_ONCE);
 }
 
-/// A respool whose resolver hangs, before a server with an IP address.
+/// A respool with a resolver that hangs, before a server with an IP address.
 struct Served {
     proxy: Proxy,
     server: ServerProcess,
-    /// The port of a pool whose server has a name that hangs.
+    /// The port of a pool with a server that has a name that hangs.
     away: ReservedPort,
     folder: tempfile::TempDir,
 }
