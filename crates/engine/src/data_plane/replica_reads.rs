@@ -1,7 +1,7 @@
 //! The server at which a session reads, in a pool with replicas.
 //!
-//! The table of the pool says which server has the session's seat (`routing/replica_table.rs`). A
-//! session that reads its own writes reads at the owner for a while after each write.
+//! The table of the pool (`routing/replica_table.rs`) says which server has the session's read
+//! share. A session that reads its own writes reads at the owner for a while after each write.
 
 use respool_protocol::commands::{Command, CommandFlags, CommandId, id};
 

@@ -1,7 +1,7 @@
 //! Reads from replicas: the server at which a session reads instead of the owner of a key.
 //!
 //! ```text
-//!   GET k ─► owner of k ─► the owner's table ─► the session's seat ─► a replica, or the owner
+//!   GET k ─► owner of k ─► the owner's table ─► its read share ─► a replica, or the owner
 //!                               ▲
 //!       policy, zone, weights ──┤
 //!       links, INFO every second┘
@@ -11,9 +11,9 @@
 //! replica now and the owner of slots later is two servers here. So a reply in one role never
 //! answers a request to the other role.
 //!
-//! A session keeps its seat, and as few seats as possible move. So a session seldom sees older data
-//! than it has seen. A replica has no seats while its link is down, it is silent, it loads its data
-//! or it has lost its primary. Reads that it has not answered are then sent elsewhere.
+//! A session keeps its read share, and as few read shares as possible move. So a session seldom
+//! sees older data than it has seen. A replica has no read shares while its link is down, it is
+//! silent, it loads its data or it has lost its primary. Reads that it has not answered are then sent elsewhere.
 
 use std::hash::{DefaultHasher, Hasher};
 
@@ -35,7 +35,7 @@ use crate::data_plane::server::Server;
 use crate::discovery::Discovery;
 use crate::discovery::servers::ServersInUse;
 use crate::routing::pool::ServerId;
-use crate::routing::replica_table::{Candidate, choose, seat_again};
+use crate::routing::replica_table::{Candidate, choose, deal_again};
 
 /// The time between two questions to a server, milliseconds.
 const LOOK_MS: u64 = 1_000;
@@ -228,9 +228,9 @@ impl Discovery {
         let zone = table.settings.zone_of(&state.settings.address);
         let zone = zone.or(reader.state.zone.as_deref()).unwrap_or_default();
         let latency_us = reader.state.latency_us.map_or(-1, |us| us as i64);
-        let seats = table.seats_at(server);
+        let shares = table.read_share_count(server);
         Some(format!(
-            "zone={zone},latency_us={latency_us},read_shares={seats},seats={seats}"
+            "zone={zone},latency_us={latency_us},read_shares={shares},seats={shares}"
         ))
     }
 
@@ -370,7 +370,7 @@ impl Discovery {
         Some(ServerId(index as u16))
     }
 
-    /// Asks the servers for their role, and divides the seats anew.
+    /// Asks the servers for their role, and divides the read shares anew.
     pub(crate) fn tick_readers(&mut self, plane: &mut DataPlane) {
         for pool in 0..plane.pools.len() {
             if plane.pools[pool].readers.is_none() {
@@ -476,7 +476,7 @@ impl Discovery {
         readers.of(reader.owner).map(|owner| &owner.state)
     }
 
-    /// A server as a candidate for seats. `None`: its weight is 0.
+    /// A server as a candidate for read shares. `None`: its weight is 0.
     fn candidate(&self, plane: &DataPlane, reader: &Reader, settings: &Reads) -> Option<Candidate> {
         let state = &reader.state;
         let address = &plane.server(reader.server).settings.address;
@@ -556,15 +556,15 @@ impl Discovery {
         let Some(state) = readers.and_then(|readers| readers.of_mut(server)) else {
             return;
         };
-        // Of many refusals at once, the first takes the seats.
-        let has_seats = state.refused_until <= now;
+        // Of many refusals at once, the first takes the read shares.
+        let has_read_shares = state.refused_until <= now;
         state.refused_until = until;
-        if has_seats {
+        if has_read_shares {
             self.rebalance_replicas(plane, pool);
         }
     }
 
-    /// Divides the seats of a pool anew, because the readable servers may have changed.
+    /// Divides the read shares of a pool anew, because the readable servers may have changed.
     pub(crate) fn rebalance_replicas(&mut self, plane: &mut DataPlane, pool: usize) {
         let table = plane.pools[pool].readers.as_ref();
         let Some((table, readers)) = table.zip(self.readers.get(&pool)) else {
@@ -579,17 +579,17 @@ impl Discovery {
             let candidates = allowed
                 .filter(|reader| self.why_unread(plane, reader).is_none())
                 .filter_map(|reader| self.candidate(plane, reader, settings));
-            let before = table.seats_of(*owner);
+            let before = table.read_shares_of(*owner);
             let chosen = choose(candidates.collect(), settings, before);
             count += chosen.len().max(1);
-            let seats = match settings.policy {
+            let shares = match settings.policy {
                 ReadPolicy::PreferPrimary if !plane.is_lost(*owner) => None,
-                _ => seat_again(&chosen, before),
+                _ => deal_again(&chosen, before),
             };
-            tables[usize::from(owner.0)] = seats;
+            tables[usize::from(owner.0)] = shares;
         }
         if let Some(table) = &mut plane.pools[pool].readers {
-            table.set_seats(tables, count);
+            table.set_read_shares(tables, count);
         }
         self.report_readers(plane, pool);
     }

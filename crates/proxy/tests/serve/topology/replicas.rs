@@ -1157,14 +1157,14 @@ fn sentinel_failover_does_not_stop_reads() {
     });
 }
 
-/// How many of the 64 seats a server has, by where respool reaches it.
-fn seats_of(client: &mut Client, server: SocketAddr) -> u32 {
+/// How many of the 64 read shares a server has, by where respool reaches it.
+fn read_shares_of(client: &mut Client, server: SocketAddr) -> u32 {
     let lines = readers(client);
     let line = lines
         .iter()
         .find(|one| one["address"] == server.to_string());
-    let seats = line.unwrap_or_else(|| panic!("{server} in {lines:?}"));
-    seats["read_shares"].parse().expect("a number")
+    let fields = line.unwrap_or_else(|| panic!("{server} in {lines:?}"));
+    fields["read_shares"].parse().expect("a number")
 }
 
 /// Of reads by many sessions, how many of a hundred this server has answered and not the other.
@@ -1189,7 +1189,7 @@ fn reads_are_dealt_by_the_weights_of_replicas() {
     scene.settle();
     let [one, other] = [1, 2].map(|server| scene.address(server));
     // A busy moment makes one of them look slower for a while, which counts, too.
-    for (weights, seats, share) in [
+    for (weights, read_shares, hundredths) in [
         (format!("{one}:2,{other}:1"), 37..=49, 55..=79),
         (format!("{one}:2"), 37..=49, 55..=79),
         (format!("{one}:1,{other}:7"), 4..=16, 4..=27),
@@ -1199,15 +1199,15 @@ fn reads_are_dealt_by_the_weights_of_replicas() {
         let address = scene.serve_all(&reads, &ONE_BY_ONE);
         let mut client = Client::connect(address);
         let mut before = String::new();
-        wait_until("seats and reads are as the weights say", SOON, || {
-            let its = seats_of(&mut client, one);
+        wait_until("read shares and reads are as the weights say", SOON, || {
+            let its = read_shares_of(&mut client, one);
             let of_a_hundred = share_of(&scene, address, 1, 2);
-            let said = format!("{weights}: {its} seats, {of_a_hundred} of a hundred reads");
+            let said = format!("{weights}: {its} read shares, {of_a_hundred} of a hundred reads");
             if said != before {
                 eprintln!("{said}");
                 before = said;
             }
-            seats.contains(&its) && share.contains(&of_a_hundred)
+            read_shares.contains(&its) && hundredths.contains(&of_a_hundred)
         });
     }
 }
@@ -1224,8 +1224,8 @@ fn slow_replica_is_read_less_until_it_recovers() {
     scene.will_name(|names| names.replicas[1].1 = slow.port());
     let address = scene.serve_all("reads=replica", &ONE_BY_ONE);
     let mut client = Client::connect(address);
-    wait_until("the slow replica has fewer seats", SOON, || {
-        (1..=20).contains(&seats_of(&mut client, slow))
+    wait_until("the slow replica has fewer read shares", SOON, || {
+        (1..=20).contains(&read_shares_of(&mut client, slow))
     });
     // A busy machine may make the other one as slow for a moment.
     let mut share = 0;
@@ -1235,8 +1235,8 @@ fn slow_replica_is_read_less_until_it_recovers() {
     });
     fault_proxy.set(FaultMode::Pass);
     // How long it takes is smoothed: it has to answer quickly a few times.
-    wait_until("the replica has its seats again", 2 * SOON, || {
-        seats_of(&mut client, slow) >= 24
+    wait_until("the replica has its read shares again", 2 * SOON, || {
+        read_shares_of(&mut client, slow) >= 24
     });
     wait_until("the replica gets more reads", 2 * SOON, || {
         share_of(&scene, address, 2, 1) > share
@@ -1317,8 +1317,11 @@ fn own_zone_is_read_and_zero_weight_is_not() {
             .map(|one| (one["zone"].as_str(), one["read_shares"].as_str()))
             .collect();
         zones.sort_unstable();
-        let seats = |its: &str| if its == zone { "64" } else { "0" };
-        assert_eq!(zones, [("here", seats("here")), ("there", seats("there"))]);
+        let shares = |its: &str| if its == zone { "64" } else { "0" };
+        assert_eq!(
+            zones,
+            [("here", shares("here")), ("there", shares("there"))]
+        );
     }
     // The replica moves to another zone.
     let address = scene.proxies[1].address();
@@ -1794,6 +1797,9 @@ fn writes_go_to_the_primary() {
             "{line:?}"
         );
     }
-    let seats = lines.iter().map(|line| line["read_shares"].parse::<u64>());
-    assert_eq!(seats.map(|seats| seats.expect("a number")).sum::<u64>(), 64);
+    let shares = lines.iter().map(|line| line["read_shares"].parse::<u64>());
+    assert_eq!(
+        shares.map(|shares| shares.expect("a number")).sum::<u64>(),
+        64
+    );
 }
