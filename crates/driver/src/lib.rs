@@ -160,6 +160,8 @@ pub enum Notice {
         listener: String,
         /// The options with their values.
         options: String,
+        /// The old names that the client used, each with its new name. Empty if there are none.
+        old_names: String,
     },
     /// Clients could not be accepted. A worker sends it at most once a second for each reason.
     AcceptFailed {

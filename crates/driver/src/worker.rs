@@ -481,11 +481,13 @@ impl WorkerLoop {
                     pool,
                     listener,
                     options,
+                    old_names,
                 } => Notice::OptionsSet {
                     peer,
                     pool,
                     listener,
                     options,
+                    old_names,
                 },
             });
         }

@@ -252,10 +252,15 @@ impl Notices {
                 pool,
                 listener,
                 options,
+                old_names,
             } => {
                 if self.admits(LineKind::OptionsSet, &pool, now) {
                     let options = &*plain(&options);
-                    info!(peer, pool, listener, options, "options set");
+                    if old_names.is_empty() {
+                        info!(peer, pool, listener, options, "options set");
+                    } else {
+                        warn!(peer, pool, listener, options, old_names, "options set");
+                    }
                 }
             }
             Notice::AcceptFailed {

@@ -128,6 +128,45 @@ const RUNTIME_OPTIONS: [RuntimeOption; 8] = [
     },
 ];
 
+/// An old name of an option, which works until the next version. It was a switch.
+struct OldName {
+    old: &'static str,
+    new: &'static str,
+    /// The values of the option for `no` and `yes`.
+    values: [&'static str; 2],
+}
+
+const OLD_NAMES: [OldName; 2] = [
+    OldName {
+        old: "respool.hold",
+        new: "respool.flush-rule",
+        values: ["latency", "server-cpu"],
+    },
+    OldName {
+        old: "respool.listener.hold",
+        new: "respool.listener.flush-rule",
+        values: ["latency", "pool"],
+    },
+];
+
+impl OldName {
+    /// The old name that `name` is.
+    fn find(name: &[u8]) -> Option<&'static OldName> {
+        OLD_NAMES.iter().find(|known| known.old.as_bytes() == name)
+    }
+
+    /// The option's value for an old value, or the reason for which there is none.
+    fn value(&self, text: &[u8]) -> Result<&'static str, String> {
+        let index = DialKind::Switch.read(text)?;
+        Ok(self.values[index as usize])
+    }
+
+    /// The old value for the option's value. Batches may wait unless the value is `latency`.
+    fn old_value(&self, value: &str) -> &'static str {
+        if value == self.values[0] { "no" } else { "yes" }
+    }
+}
+
 /// The next step after the server's reply to a CONFIG SET or GET of respool's options.
 enum ControlReply {
     /// The client has got an error for the request: nothing is set.
@@ -204,7 +243,10 @@ impl Admin {
                 let values = values(&pairs)
                     .and_then(|values| self.check_rule(plane, (pool, listener), values));
                 match values {
-                    Ok(values) => self.set_everywhere(plane, entry, (pool, listener), values),
+                    Ok(values) => {
+                        let old_names = old_names_of(&pairs);
+                        self.set_everywhere(plane, entry, (pool, listener), values, old_names)
+                    }
                     Err(text) => {
                         let mut out = Vec::new();
                         encode::error(&mut out, text.as_bytes());
@@ -222,6 +264,7 @@ impl Admin {
         entry: Entry,
         (pool, listener): (u16, u16),
         values: Vec<(usize, u32)>,
+        old_names: String,
     ) -> ControlReply {
         let options: Vec<String> = values
             .iter()
@@ -241,6 +284,7 @@ impl Admin {
             pool: plane.settings.pools[usize::from(pool)].name.clone(),
             listener: session.local.to_string(),
             options: options.join(" "),
+            old_names,
         };
         let question = WorkerQuery::Admin(AdminQuery::Set {
             at: (plane.now, plane.worker.index),
@@ -300,12 +344,21 @@ fn values_of(
         patterns.iter().any(|pattern| matches(pattern, name))
     };
     let found: Vec<&RuntimeOption> = RUNTIME_OPTIONS.iter().filter(is_wanted).collect();
+    // No pattern but the whole name finds an old name.
+    let old = patterns.iter().filter_map(|pattern| OldName::find(pattern));
+    let old: Vec<&OldName> = old.collect();
     let mut out = Vec::new();
-    encode::map(&mut out, version, found.len());
+    encode::map(&mut out, version, found.len() + old.len());
+    let text = |dial: &RuntimeOption| dial.text((dial.get)(rule, switches));
     for dial in found {
         encode::bulk(&mut out, dial.name.as_bytes());
-        let value = (dial.get)(rule, switches);
-        encode::bulk(&mut out, dial.text(value).as_bytes());
+        encode::bulk(&mut out, text(dial).as_bytes());
+    }
+    for name in old {
+        let dial = RUNTIME_OPTIONS.iter().find(|dial| dial.name == name.new);
+        let value = dial.map_or(String::new(), text);
+        encode::bulk(&mut out, name.old.as_bytes());
+        encode::bulk(&mut out, name.old_value(&value).as_bytes());
     }
     out
 }
@@ -327,10 +380,12 @@ impl RuntimeOption {
                 .to_owned(),
         }
     }
+}
 
+impl DialKind {
     /// Reads a value as Redis does, or returns the reason for which it cannot.
-    fn read(&self, text: &[u8]) -> Result<u32, String> {
-        match self.kind {
+    fn read(self, text: &[u8]) -> Result<u32, String> {
+        match self {
             DialKind::Switch => match text {
                 b"yes" => Ok(1),
                 b"no" => Ok(0),
@@ -365,9 +420,11 @@ fn values(pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<(usize, u32)>, String> {
     let mut values: Vec<(usize, u32)> = Vec::new();
     for (name, value) in pairs {
         let shown = String::from_utf8_lossy(&name[..name.len().min(128)]);
+        let old = OldName::find(name);
+        let new_name = old.map_or(name.as_slice(), |old| old.new.as_bytes());
         let dial = RUNTIME_OPTIONS
             .iter()
-            .position(|dial| dial.name.as_bytes() == name);
+            .position(|dial| dial.name.as_bytes() == new_name);
         let Some(dial) = dial else {
             return Err(format!(
                 "ERR Unknown option or number of arguments for CONFIG SET - '{shown}'"
@@ -379,12 +436,22 @@ fn values(pairs: &[(Vec<u8>, Vec<u8>)]) -> Result<Vec<(usize, u32)>, String> {
         if values.iter().any(|(other, _)| *other == dial) {
             return Err(failed("duplicate parameter"));
         }
-        let value = RUNTIME_OPTIONS[dial]
-            .read(value)
-            .map_err(|why| failed(&why))?;
+        let value = match old {
+            Some(old) => old.value(value).map(str::as_bytes),
+            None => Ok(value.as_slice()),
+        };
+        let value = value.and_then(|value| RUNTIME_OPTIONS[dial].kind.read(value));
+        let value = value.map_err(|why| failed(&why))?;
         values.push((dial, value));
     }
     Ok(values)
+}
+
+/// The old names among the names of these pairs, each with its new name.
+fn old_names_of(pairs: &[(Vec<u8>, Vec<u8>)]) -> String {
+    let old = pairs.iter().filter_map(|(name, _)| OldName::find(name));
+    let old = old.map(|name| format!("{} is now {}", name.old, name.new));
+    old.collect::<Vec<_>>().join(", ")
 }
 
 /// Errors of servers to an unknown option.
@@ -629,6 +696,47 @@ mod tests {
         }
     }
 
+    /// An old switch sets the option of the new name. Only its whole name finds it.
+    #[test]
+    fn old_name_sets_and_shows_the_new_option() {
+        let (mut rule, mut switches) = (FlushRule::default(), CoalescingSwitches::ALL);
+        for (name, value, new) in [
+            ("respool.hold", "yes", ("respool.flush-rule", "server-cpu")),
+            ("respool.hold", "no", ("respool.flush-rule", "latency")),
+            (
+                "respool.listener.hold",
+                "no",
+                ("respool.listener.flush-rule", "latency"),
+            ),
+            (
+                "respool.listener.hold",
+                "yes",
+                ("respool.listener.flush-rule", "pool"),
+            ),
+        ] {
+            let set = read(&[(name, value)]);
+            assert_eq!(set, read(&[new]), "{name} {value}");
+            for (dial, value) in set.unwrap() {
+                (RUNTIME_OPTIONS[dial].set)(&mut rule, &mut switches, value);
+            }
+            let patterns = [name.as_bytes().to_vec()];
+            let reply = values_of(&rule, &switches, &patterns, Version::Resp2);
+            let (name_len, len) = (name.len(), value.len());
+            let shown = format!("*2\r\n${name_len}\r\n{name}\r\n${len}\r\n{value}\r\n");
+            assert_eq!(String::from_utf8(reply).unwrap(), shown);
+        }
+        let all = values_of(&rule, &switches, &[b"respool.*".to_vec()], Version::Resp2);
+        assert!(!String::from_utf8(all).unwrap().contains("hold"));
+        let both = read(&[("respool.hold", "no"), ("respool.flush-rule", "latency")]);
+        assert!(both.unwrap_err().contains("duplicate parameter"));
+        let wrong = read(&[("respool.hold", "latency")]);
+        assert!(
+            wrong
+                .unwrap_err()
+                .contains("'respool.hold') - argument must be 'yes' or 'no'")
+        );
+    }
+
     /// Each value of each option is read back as it was set.
     #[test]
     fn option_is_read_back_as_it_was_set() {
@@ -641,7 +749,7 @@ mod tests {
             } {
                 (dial.set)(&mut rule, &mut switches, value);
                 assert_eq!((dial.get)(&rule, &switches), value, "{}", dial.name);
-                assert_eq!(dial.read(dial.text(value).as_bytes()), Ok(value));
+                assert_eq!(dial.kind.read(dial.text(value).as_bytes()), Ok(value));
             }
             assert!(is_ours(dial.name.as_bytes()) && dial.name == dial.name.to_lowercase());
         }

@@ -118,6 +118,8 @@ pub enum Event {
         listener: String,
         /// The options with their values.
         options: String,
+        /// The old names that the client used, each with its new name. Empty if there are none.
+        old_names: String,
     },
 }
 
