@@ -4,7 +4,9 @@ use std::ffi::{OsStr, OsString};
 
 use lexopt::{Arg, Parser};
 
-use crate::options::{OPTIONS, Opt, OptionKind, find_by_any_name, replaced, switch};
+use crate::options::{
+    OPTIONS, Opt, OptionKind, find_by_any_name, switch, switch_values, value_by_name,
+};
 use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
 use crate::raw::RawConfig;
 
@@ -202,8 +204,10 @@ impl ConfigArguments {
         name: &'static str,
         parser: &mut Parser,
     ) -> Option<String> {
-        let value = match option.kind {
-            OptionKind::Switch(_) => match parser.optional_value() {
+        let is_switch =
+            matches!(option.kind, OptionKind::Switch(_)) || switch_values(name).is_some();
+        let value = match is_switch {
+            true => match parser.optional_value() {
                 Some(value) => Ok(value),
                 None => match next_if_switch(parser) {
                     Some(value) => {
@@ -214,13 +218,16 @@ impl ConfigArguments {
                     None => Ok("true".into()),
                 },
             },
-            _ => parser.value(),
+            false => parser.value(),
         };
         match value.map(OsString::into_string) {
-            Ok(Ok(text)) => {
-                self.raw.add_argument(option, name, text);
-                None
-            }
+            Ok(Ok(text)) => match value_by_name(name, text) {
+                Ok(text) => {
+                    self.raw.add_argument(option, name, text);
+                    None
+                }
+                Err(wrong) => Some(format!("--{name}: {wrong}")),
+            },
             Ok(Err(_)) => Some(format!("--{name}: is not UTF-8")),
             Err(_) => Some(format!(
                 "--{name}: needs a value: --{name} {}",
@@ -289,9 +296,6 @@ fn skip_value(parser: &mut Parser) {
 fn unknown<'a>(what: &str, word: &str, candidates: impl Iterator<Item = &'a str>) -> String {
     let word = &shown(word);
     let dashes = if word.starts_with("--") { "--" } else { "" };
-    if let Some(remedy) = replaced(word) {
-        return format!("unknown {what} `{word}`: {remedy}");
-    }
     match did_you_mean(word.trim_start_matches('-'), candidates) {
         Some(meant) => format!("unknown {what} `{word}`: did you mean `{dashes}{meant}`?"),
         None => format!("unknown {what} `{word}`: `respool serve --help` lists all"),

@@ -197,8 +197,17 @@ pub(crate) fn facts(option: &Opt) -> Vec<String> {
         facts.push(format!("In the file {PER_POOL}"));
     }
     facts.push(format!("At a reload: {}", at_reload(option)));
-    if let Some(old) = option.old_name() {
-        facts.push(format!("Old name: {old}, until the next version"));
+    if let Some(renamed) = option.old_name() {
+        let values = match renamed.switch_values {
+            Some([for_false, for_true]) => {
+                format!(", with `true` for `{for_true}` and `false` for `{for_false}`")
+            }
+            None => String::new(),
+        };
+        facts.push(format!(
+            "Old name: {}{values}, until the next version",
+            renamed.old
+        ));
     }
     facts
 }

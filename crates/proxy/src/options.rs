@@ -27,7 +27,9 @@ use std::fmt;
 
 pub(crate) use number::{NumberField, NumberKind};
 pub(crate) use parse::{parse_path, parse_secret, switch};
-pub(crate) use renamed::{RENAMED, replaced};
+pub(crate) use renamed::{
+    RENAMED, Renamed, both_names, find_by_any_name, renamed_notice, switch_values, value_by_name,
+};
 pub(crate) use values::{LogFormat, LogLevel, Threads, Values};
 
 /// One option.
@@ -276,15 +278,6 @@ pub(crate) fn find(name: &str) -> Option<&'static Opt> {
     OPTIONS.iter().find(|option| option.name == name)
 }
 
-/// The option of that new or old name, and the name itself.
-pub(crate) fn find_by_any_name(name: &str) -> Option<(&'static Opt, &'static str)> {
-    let renamed = RENAMED.iter().find(|renamed| renamed.old == name);
-    match renamed {
-        Some(renamed) => find(renamed.new).map(|option| (option, renamed.old)),
-        None => find(name).map(|option| (option, option.name)),
-    }
-}
-
 impl Opt {
     /// Parses `text` into `values`. A list gets one more element.
     ///
@@ -324,9 +317,8 @@ impl Opt {
     }
 
     /// The old name that works until the next version.
-    pub(crate) fn old_name(&self) -> Option<&'static str> {
-        let renamed = RENAMED.iter().find(|renamed| renamed.new == self.name);
-        renamed.map(|renamed| renamed.old)
+    pub(crate) fn old_name(&self) -> Option<&'static Renamed> {
+        RENAMED.iter().find(|renamed| renamed.new == self.name)
     }
 
     /// The default, as help shows it; `None` if there is none.

@@ -8,7 +8,9 @@ mod toml;
 use std::ffi::OsString;
 use std::path::Path;
 
-use crate::options::{OPTIONS, Opt, OptionKind, find, find_by_any_name, replaced};
+use crate::options::{
+    OPTIONS, Opt, OptionKind, both_names, find, find_by_any_name, renamed_notice,
+};
 use crate::pools::PoolTable;
 use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
 
@@ -78,24 +80,18 @@ impl RawConfig {
         let given = given.find(|given| given.option == option && given.place.layer() == layer);
         match given {
             Some(given) if given.name != name => {
-                let (old, new) = match name == option.name {
-                    true => (given.name, name),
-                    false => (name, given.name),
+                let old = if name == option.name {
+                    given.name
+                } else {
+                    name
                 };
-                let what = format!(
-                    "`{old}` is the old name of `{new}`, and both are given: remove `{old}`"
-                );
-                let problem = Problem::of_option(name, place, what);
+                let problem = Problem::of_option(name, place, both_names(option, old));
                 if !self.problems.contains(&problem) {
                     self.problems.push(problem);
                 }
             }
             None if name != option.name => {
-                let what = format!(
-                    "the option has a new name, `{}`; the old one works until the next version",
-                    option.name
-                );
-                let warning = Problem::of_option(name, place, what);
+                let warning = Problem::of_option(name, place, renamed_notice(option, name));
                 self.warnings.push(warning.to_string());
             }
             _ => {}
@@ -184,9 +180,6 @@ impl RawConfig {
 fn unread_variable(name: &str, rest: &str) -> String {
     let name = name.escape_debug();
     let option_name = rest.to_lowercase().replace('_', "-");
-    if let Some(remedy) = replaced(&option_name) {
-        return format!("the environment variable {name} is not read: {remedy}");
-    }
     let renamed = find_by_any_name(&option_name).map(|(option, _)| option);
     let most_like = || did_you_mean(rest, OPTIONS.iter().map(|option| option.name));
     let meant = renamed.or_else(|| most_like().and_then(find));

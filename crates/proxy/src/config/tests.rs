@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use self::pools::TWO_POOLS;
 use super::*;
 use crate::arguments::{self, Invocation};
-use crate::options::{OPTIONS, Opt, OptionKind, RENAMED, Topic, find};
+use crate::options::{OPTIONS, Opt, OptionKind, RENAMED, Topic, find, renamed_notice};
 
 const ROOM: Room = Room {
     sessions_max: 7,
@@ -188,13 +188,28 @@ fn wrong_argument_is_a_problem() {
         ("", vec!["-x"], "unknown option `-x`"),
         (
             "",
-            vec!["--hold=false"],
-            "unknown option `--hold`: `flush-rule` has replaced it: `latency` stands for `false`",
+            vec!["--hold=latency"],
+            "--hold: must be `true` or `false`, or `yes` or `no`",
         ),
         (
-            "hold = false",
+            "",
+            vec!["--hold", "no"],
+            "--hold: its value stands behind an equals sign: --hold=no",
+        ),
+        (
+            "hold = 'no'",
             vec![],
-            "r.toml:1:1: unknown key `hold`: `flush-rule` has replaced it",
+            "r.toml:1:8: hold: must be true or false, such as hold = false",
+        ),
+        (
+            &format!("{TWO_POOLS}hold = 1"),
+            vec![],
+            "r.toml:8:8: pool.pages.hold: must be true or false, such as hold = false",
+        ),
+        (
+            &format!("{TWO_POOLS}hold = true\nflush-rule = 'latency'"),
+            vec![],
+            "r.toml:9:1: pool.pages.flush-rule: `hold` is the old name of `flush-rule`, and both",
         ),
         (
             "threads = true",
@@ -478,13 +493,21 @@ fn old_option_name_works_with_a_warning() {
     for renamed in &RENAMED {
         let (old, option) = (renamed.old, find(renamed.new).expect(renamed.new));
         assert!(find(old).is_none(), "{old} is in use");
-        let value = option.in_file(&[option.example.to_owned()]);
-        let file = |name: &str| good(&format!("{name} = {value}"), &[], &[]);
-        let line = |name: &str| good("", &[], &[&format!("--{name}={}", option.example)]);
-        let what = format!(
-            "{old}: the option has a new name, `{}`; the old one works until the next version",
-            option.name
-        );
+        // The example of an option that was a switch is its value for `false`.
+        let words = renamed.switch_values;
+        assert!(words.is_none_or(|[for_false, _]| for_false == option.example));
+        let is_old_switch = |name: &str| words.is_some() && name == old;
+        let in_file = |name: &str| match is_old_switch(name) {
+            true => "false".to_owned(),
+            false => option.in_file(&[option.example.to_owned()]),
+        };
+        let on_line = |name: &str| match is_old_switch(name) {
+            true => "false",
+            false => option.example,
+        };
+        let file = |name: &str| good(&format!("{name} = {}", in_file(name)), &[], &[]);
+        let line = |name: &str| good("", &[], &[&format!("--{name}={}", on_line(name))]);
+        let what = format!("{old}: {}", renamed_notice(option, old));
         for (mut by_old, by_new, place) in [
             (file(old), file(option.name), "r.toml:1:1: "),
             (line(old), line(option.name), "--"),
@@ -493,6 +516,44 @@ fn old_option_name_works_with_a_warning() {
             by_old.warnings.clear();
             assert_eq!(by_old, by_new, "{old}");
         }
+    }
+}
+
+/// `hold` was a switch: each of its values says the same as a value of `flush-rule`, in each place.
+#[test]
+fn hold_works_with_each_value_in_each_place() {
+    let notice = "hold: the option has a new name, `flush-rule`, with `server-cpu` in place of \
+                  `true` and `latency` in place of `false`; the old one works until the next version";
+    for (file, arguments, new, place) in [
+        ("", &["--hold"][..], "flush-rule = 'server-cpu'", "--"),
+        ("", &["--hold=yes"], "flush-rule = 'server-cpu'", "--"),
+        ("", &["--hold=no"], "flush-rule = 'latency'", "--"),
+        (
+            "hold = true",
+            &[],
+            "flush-rule = 'server-cpu'",
+            "r.toml:1:1: ",
+        ),
+        (
+            "hold = false",
+            &[],
+            "flush-rule = 'latency'",
+            "r.toml:1:1: ",
+        ),
+    ] {
+        let (by_old, by_new) = (good(file, &[], arguments), good(new, &[], &[]));
+        assert_eq!(
+            by_old.settings.flush, by_new.settings.flush,
+            "{file} {arguments:?}"
+        );
+        assert_eq!(by_old.warnings, [format!("{place}{notice}")]);
+    }
+    for (old, new) in [("true", "server-cpu"), ("false", "latency")] {
+        let by_old = good(&format!("{TWO_POOLS}hold = {old}"), &[], &[]);
+        let by_new = good(&format!("{TWO_POOLS}flush-rule = '{new}'"), &[], &[]);
+        assert_eq!(by_old.pools, by_new.pools, "{old}");
+        let notice = format!("r.toml:8:1: pool.pages.{notice}");
+        assert_eq!(by_old.warnings[0], notice);
     }
 }
 

@@ -3,7 +3,10 @@
 use toml_edit::{Document, Item, Value};
 
 use super::{Given, RawConfig};
-use crate::options::{OPTIONS, Opt, OptionKind, Values, find, find_by_any_name, replaced};
+use crate::options::{
+    OPTIONS, Opt, OptionKind, Values, both_names, find, find_by_any_name, renamed_notice,
+    switch_values, value_by_name,
+};
 use crate::pools::{PoolOption, PoolTable, PrefixRule, UNNAMED_POOL_OPTIONS};
 use crate::problem::{ConfigPlace, Problem, did_you_mean};
 
@@ -67,7 +70,7 @@ impl RawConfig {
                 });
                 continue;
             }
-            match texts(option, item) {
+            match texts((option, name), item) {
                 Ok(texts) => {
                     let texts = texts.into_iter().map(|(text, span)| (text, place(span)));
                     let texts = texts.collect();
@@ -116,9 +119,10 @@ impl RawConfig {
                 "tls-listen" => pool.tls_listen = Some(self.pool_texts(name, part, item, place_at)),
                 "backend" => pool.backend = Some(self.pool_texts(name, part, item, place_at)),
                 "prefixes" => self.add_prefixes(&mut pool, item, place_at),
-                _ => match find(part).filter(|option| option.per_pool) {
-                    Some(option) => {
-                        let own = self.pool_options(name, option, item, (key(), place_at));
+                _ => match find_by_any_name(part).filter(|(option, _)| option.per_pool) {
+                    Some(named) => {
+                        self.check_name_in_pool(&pool, named, &key());
+                        let own = self.pool_options(name, named, item, (key(), place_at));
                         pool.options.extend(own);
                     }
                     None => self
@@ -139,7 +143,7 @@ impl RawConfig {
         place_at: &impl Fn(ByteSpan) -> ConfigPlace,
     ) -> Vec<(String, ConfigPlace)> {
         let option = find(part).expect("parts of a pool are options");
-        let (span, what) = match texts(option, item) {
+        let (span, what) = match texts((option, part), item) {
             Ok(texts) if texts.is_empty() => {
                 let what = "is empty: clients need at least one address";
                 (item.span(), what.to_owned())
@@ -156,15 +160,34 @@ impl RawConfig {
         Vec::new()
     }
 
-    /// The texts of an option of a pool, whose key is at `key`; none after a problem.
+    /// Warns of an old name in the table of a pool. An old and a new name are a problem.
+    fn check_name_in_pool(
+        &mut self,
+        pool: &PoolTable,
+        (option, name): (&'static Opt, &'static str),
+        place: &ConfigPlace,
+    ) {
+        let old = option.old_name().map(|renamed| renamed.old);
+        let Some(old) = old else { return };
+        let path = format!("pool.{}.{name}", pool.name);
+        if pool.options.iter().any(|own| own.option == option) {
+            let what = both_names(option, old);
+            self.problems.push(Problem::of_option(&path, place, what));
+        } else if name == old {
+            let warning = Problem::of_option(&path, place, renamed_notice(option, old));
+            self.warnings.push(warning.to_string());
+        }
+    }
+
+    /// The texts of an option of a pool. Its key is at `key`. There are none after a problem.
     fn pool_options(
         &mut self,
         pool: &str,
-        option: &'static Opt,
+        (option, name): (&'static Opt, &'static str),
         item: &Item,
         (key, place_at): (ConfigPlace, &impl Fn(ByteSpan) -> ConfigPlace),
     ) -> Vec<PoolOption> {
-        let (place, what) = match texts(option, item) {
+        let (place, what) = match texts((option, name), item) {
             Ok(texts) if texts.is_empty() => {
                 let what = "is empty: write an entry, or remove it";
                 (key, what.to_owned())
@@ -179,7 +202,7 @@ impl RawConfig {
             }
             Err((span, what)) => (place_at(span), what),
         };
-        let part = format!("pool.{pool}.{}", option.name);
+        let part = format!("pool.{pool}.{name}");
         self.problems.push(Problem::of_option(&part, &place, what));
         Vec::new()
     }
@@ -241,16 +264,27 @@ fn prefix_value(item: &Item) -> Result<(String, bool), String> {
 
 type ByteSpan = Option<std::ops::Range<usize>>;
 
-/// The texts of the value of a key, as the command line would give them.
-fn texts(option: &Opt, item: &Item) -> Result<Vec<(String, ByteSpan)>, (ByteSpan, String)> {
+/// The texts of the value of an option, as the command line would give them under its new name.
+fn texts(
+    (option, name): (&Opt, &str),
+    item: &Item,
+) -> Result<Vec<(String, ByteSpan)>, (ByteSpan, String)> {
     let wrong = |item_span: ByteSpan, kind: &str, example: String| {
         Err((
             item_span,
-            format!("must be {kind}, such as {} = {example}", option.name),
+            format!("must be {kind}, such as {name} = {example}"),
         ))
     };
     let value = item.as_value();
     let one = |text: String| Ok(vec![(text, item.span())]);
+    if switch_values(name).is_some() {
+        return match value {
+            Some(Value::Boolean(value)) => value_by_name(name, value.value().to_string())
+                .map(|text| vec![(text, item.span())])
+                .map_err(|what| (item.span(), what.to_owned())),
+            _ => wrong(item.span(), "true or false", "false".into()),
+        };
+    }
     match (&option.kind, value) {
         (OptionKind::Switch(_), Some(Value::Boolean(value))) => one(value.value().to_string()),
         (OptionKind::Switch(_), _) => wrong(item.span(), "true or false", option.example_in_file()),
@@ -324,9 +358,6 @@ fn unknown(name: &str, item: &Item) -> String {
             None => format!("unknown section [{name}]: only pools are sections, [pool.NAME]"),
         };
     }
-    if let Some(remedy) = replaced(name) {
-        return format!("unknown key `{name}`: {remedy}");
-    }
     match did_you_mean(name, OPTIONS.iter().map(|option| option.name)) {
         Some(meant) => format!("unknown key `{name}`: did you mean `{meant}`?"),
         None => {
@@ -340,9 +371,6 @@ fn unknown_in_pool(pool: &str, key: &str) -> String {
     let own = OPTIONS.iter().filter(|option| option.per_pool);
     let own: Vec<&str> = own.map(|option| option.name).collect();
     let known = ["listen", "tls-listen", "backend", "prefixes"].into_iter();
-    if let Some(remedy) = replaced(key) {
-        return format!("unknown key `{key}` in [pool.{pool}]: {remedy}");
-    }
     match did_you_mean(key, known.chain(own.iter().copied())) {
         _ if UNNAMED_POOL_OPTIONS.contains(&key) => {
             format!(
