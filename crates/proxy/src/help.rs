@@ -197,19 +197,22 @@ pub(crate) fn facts(option: &Opt) -> Vec<String> {
         facts.push(format!("In the file {PER_POOL}"));
     }
     facts.push(format!("At a reload: {}", at_reload(option)));
-    if let Some(renamed) = option.old_name() {
-        let values = match renamed.switch_values {
-            Some([for_false, for_true]) => {
-                format!(", with `true` for `{for_true}` and `false` for `{for_false}`")
-            }
-            None => String::new(),
-        };
-        facts.push(format!(
-            "Old name: {}{values}, until the next version",
-            renamed.old
-        ));
+    if let Some(old) = old_name(option) {
+        facts.push(format!("Old name: {old}"));
     }
     facts
+}
+
+/// The old name of the option and how long it works, if it has one.
+pub(crate) fn old_name(option: &Opt) -> Option<String> {
+    let renamed = option.old_name()?;
+    let values = match renamed.switch_values {
+        Some([for_false, for_true]) => {
+            format!(", with `true` for `{for_true}` and `false` for `{for_false}`")
+        }
+        None => String::new(),
+    };
+    Some(format!("`{}`{values}, until the next version", renamed.old))
 }
 
 /// The effect of a reload on the option.

@@ -255,12 +255,7 @@ impl Notices {
                 old_names,
             } => {
                 if self.admits(LineKind::OptionsSet, &pool, now) {
-                    let options = &*plain(&options);
-                    if old_names.is_empty() {
-                        info!(peer, pool, listener, options, "options set");
-                    } else {
-                        warn!(peer, pool, listener, options, old_names, "options set");
-                    }
+                    say_options_set(&peer, &pool, &listener, &plain(&options), &old_names);
                 }
             }
             Notice::AcceptFailed {
@@ -321,6 +316,14 @@ impl Notices {
     /// The same, also for minutes that are not over.
     fn report_all(&mut self) {
         self.rates.take_all().iter().for_each(say_left_out);
+    }
+}
+
+/// An old name is a warning: it works until the next version only.
+fn say_options_set(peer: &str, pool: &str, listener: &str, options: &str, old_names: &str) {
+    match old_names.is_empty() {
+        true => info!(peer, pool, listener, options, "options set"),
+        false => warn!(peer, pool, listener, options, old_names, "options set"),
     }
 }
 

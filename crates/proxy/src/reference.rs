@@ -42,6 +42,8 @@ pub struct OptionText {
     pub variable: Option<&'static str>,
     /// Whether the table of a pool in the file may set it for that pool alone.
     pub per_pool: bool,
+    /// The old name and how long it works, if there is one.
+    pub old_name: Option<String>,
     /// The effect of a reload on a new value.
     pub at_reload: &'static str,
     /// An example for the command line.
@@ -154,6 +156,7 @@ fn text(option: &Opt) -> OptionText {
         },
         variable: option.variable,
         per_pool: option.per_pool,
+        old_name: help::old_name(option),
         at_reload: help::at_reload(option),
         example: help::example(option),
         example_in_file: option.example_in_file(),

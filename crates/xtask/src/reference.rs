@@ -92,6 +92,9 @@ fn option_section(option: &OptionText) -> String {
         fact("environment", &code(variable));
     }
     fact("reload", option.at_reload);
+    if let Some(old) = &option.old_name {
+        fact("old name", old);
+    }
     text.push('\n');
     text
 }

@@ -13,7 +13,8 @@
 //!
 //! A session keeps its read share, and as few read shares as possible move. So a session seldom
 //! sees older data than it has seen. A replica has no read shares while its link is down, it is
-//! silent, it loads its data or it has lost its primary. Reads that it has not answered are then sent elsewhere.
+//! silent, it loads its data or it has lost its primary. Reads that it has not answered are then
+//! sent elsewhere.
 
 use std::hash::{DefaultHasher, Hasher};
 

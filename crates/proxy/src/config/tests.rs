@@ -187,31 +187,6 @@ fn wrong_argument_is_a_problem() {
         ),
         ("", vec!["-x"], "unknown option `-x`"),
         (
-            "",
-            vec!["--hold=latency"],
-            "--hold: must be `true` or `false`, or `yes` or `no`",
-        ),
-        (
-            "",
-            vec!["--hold", "no"],
-            "--hold: its value stands behind an equals sign: --hold=no",
-        ),
-        (
-            "hold = 'no'",
-            vec![],
-            "r.toml:1:8: hold: must be true or false, such as hold = false",
-        ),
-        (
-            &format!("{TWO_POOLS}hold = 1"),
-            vec![],
-            "r.toml:8:8: pool.pages.hold: must be true or false, such as hold = false",
-        ),
-        (
-            &format!("{TWO_POOLS}hold = true\nflush-rule = 'latency'"),
-            vec![],
-            "r.toml:9:1: pool.pages.flush-rule: `hold` is the old name of `flush-rule`, and both",
-        ),
-        (
             "threads = true",
             vec![],
             "r.toml:1:11: threads: must be `auto` or a number from 1 to 1024, such as threads = 1",
@@ -265,6 +240,40 @@ fn wrong_argument_is_a_problem() {
             &format!("{TWO_POOLS}fused-keys-max = 1"),
             vec![],
             "r.toml:8:1: pool.pages.fused-keys-max: must be from 2 to 1000",
+        ),
+    ] {
+        assert_problem(file, &arguments, problem);
+    }
+}
+
+/// An old switch takes the values of a switch, and excludes the new name.
+#[test]
+fn wrong_value_of_an_old_switch_is_a_problem() {
+    for (file, arguments, problem) in [
+        (
+            "",
+            vec!["--hold=latency"],
+            "--hold: must be `true` or `false`, or `yes` or `no`",
+        ),
+        (
+            "",
+            vec!["--hold", "no"],
+            "--hold: its value stands behind an equals sign: --hold=no",
+        ),
+        (
+            "hold = 'no'",
+            vec![],
+            "r.toml:1:8: hold: must be true or false, such as hold = false",
+        ),
+        (
+            &format!("{TWO_POOLS}hold = 1"),
+            vec![],
+            "r.toml:8:8: pool.pages.hold: must be true or false, such as hold = false",
+        ),
+        (
+            &format!("{TWO_POOLS}hold = true\nflush-rule = 'latency'"),
+            vec![],
+            "r.toml:9:1: pool.pages.flush-rule: `hold` is the old name of `flush-rule`, and both",
         ),
     ] {
         assert_problem(file, &arguments, problem);
