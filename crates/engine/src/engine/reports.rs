@@ -3,7 +3,7 @@
 use crate::base::error_text::NOAUTH;
 use crate::base::handle::SessionId;
 use crate::data_plane::ingress::Dispatched;
-use crate::data_plane::worker_query::{AdminQuery, ReplyForm, WorkerQuery};
+use crate::data_plane::worker_query::WorkerQuery;
 use crate::engine::Engine;
 use crate::local::report_command::{ReportCommand, append_help};
 use crate::local::unknown::{UnknownRequest, refuse_subscriber};
@@ -36,23 +36,8 @@ impl Engine {
             return dispatched;
         }
         let pool = plane.known_pool(plane.pool_of_session(id));
-        let (query, form) = match command {
-            ReportCommand::Help => {
-                return plane.answer_with(id, |out, _| append_help(out));
-            }
-            ReportCommand::LatencyHistogram(names) => {
-                (AdminQuery::Latency, ReplyForm::Latency(names))
-            }
-            ReportCommand::SlowlogGet(count) => (
-                AdminQuery::SlowLog { pool, count },
-                ReplyForm::SlowLog(count),
-            ),
-            ReportCommand::SlowlogLen => (AdminQuery::SlowLogLen { pool }, ReplyForm::Sum),
-            ReportCommand::HotkeysGet(count) => {
-                (AdminQuery::HotKeys { pool }, ReplyForm::HotKeys(count))
-            }
-            ReportCommand::HotkeysReset => (AdminQuery::ClearHotKeys { pool }, ReplyForm::Ok),
-            ReportCommand::SlowlogReset => (AdminQuery::ClearSlowLog { pool }, ReplyForm::Ok),
+        let Some((query, form)) = command.query(pool) else {
+            return plane.answer_with(id, |out, _| append_help(out));
         };
         let query = WorkerQuery::Admin(query);
         let own = self.admin.ask(plane, id, query, form, None);

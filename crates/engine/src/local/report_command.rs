@@ -10,6 +10,7 @@ use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::{Dispatched, KeptRequest};
 use crate::data_plane::latency::OTHER;
+use crate::data_plane::worker_query::{AdminQuery, ReplyForm};
 use crate::local::Local;
 use crate::local::acl::RightRefusal;
 
@@ -42,6 +43,27 @@ pub(crate) enum ReportCommand {
 }
 
 impl ReportCommand {
+    /// The query to all workers about this pool, and the form of the reply. `None`: HELP needs no
+    /// worker.
+    pub(crate) fn query(self, pool: u16) -> Option<(AdminQuery, ReplyForm)> {
+        Some(match self {
+            ReportCommand::Help => return None,
+            ReportCommand::LatencyHistogram(names) => {
+                (AdminQuery::Latency, ReplyForm::Latency(names))
+            }
+            ReportCommand::SlowlogGet(count) => (
+                AdminQuery::SlowLog { pool, count },
+                ReplyForm::SlowLog(count),
+            ),
+            ReportCommand::SlowlogLen => (AdminQuery::SlowLogLen { pool }, ReplyForm::Sum),
+            ReportCommand::SlowlogReset => (AdminQuery::ClearSlowLog { pool }, ReplyForm::Ok),
+            ReportCommand::HotkeysGet(count) => {
+                (AdminQuery::HotKeys { pool }, ReplyForm::HotKeys(count))
+            }
+            ReportCommand::HotkeysReset => (AdminQuery::ClearHotKeys { pool }, ReplyForm::Ok),
+        })
+    }
+
     /// Reads the arguments behind the name. `Err`: the text of the error.
     pub(crate) fn read(args: &[&[u8]]) -> Result<ReportCommand, Vec<u8>> {
         let is = |at: usize, word: &str| {
