@@ -83,6 +83,7 @@ pub(crate) mod unfinished;
 mod unsent;
 pub(crate) mod untaken;
 pub(crate) mod waiters;
+pub(crate) mod withdraw;
 pub(crate) mod worker_query;
 pub(crate) mod worker_report;
 

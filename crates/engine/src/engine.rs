@@ -43,6 +43,7 @@ use std::sync::Arc;
 use crate::access::Access;
 use crate::admin::Admin;
 use crate::base::counters::{Counters, TlsCounts};
+use crate::base::error::Fate;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::latency::LatencyReport;
 use crate::base::settings::{PasswordSource, Settings};
@@ -54,6 +55,7 @@ use crate::data_plane::link::Link;
 use crate::data_plane::session::{Flags, Origin, Session};
 use crate::data_plane::session_state::Holds;
 use crate::data_plane::turn_lists::Cleanup;
+use crate::data_plane::withdraw::withdraw;
 use crate::data_plane::worker_query::{TargetQuery, WorkerQuery};
 use crate::data_plane::worker_report::WorkerReport;
 use crate::discovery::Discovery;
@@ -234,6 +236,15 @@ impl Engine {
     pub fn handle_session_hangup(&mut self, session: SessionId) {
         let end = self.plane.end_unread_input(session);
         self.pinned.end_input(&mut self.plane, session, end);
+    }
+
+    /// The caller of a session waits for no reply any more. Requests that have not left are taken
+    /// out, and the session closes. Returns the fate of its unanswered requests. `None`: all are
+    /// answered, and [`Engine::session_output`] had the last replies before this call.
+    pub fn withdraw(&mut self, session: SessionId) -> Option<Fate> {
+        let fate = withdraw(&mut self.plane, session);
+        self.plane.close(session, false);
+        fate
     }
 
     /// A client is gone.
@@ -464,20 +475,16 @@ impl Engine {
     #[inline(never)]
     fn process_listed_cleanups(&mut self) {
         while let Some(cleanup) = self.plane.turn.cleanups.pop_front() {
-            self.process_cleanup(cleanup);
-        }
-    }
-
-    fn process_cleanup(&mut self, cleanup: Cleanup) {
-        match cleanup {
-            Cleanup::Closed(id, session) => self.release_closed(id, *session),
-            Cleanup::Disagreed(entry, reply) => {
-                self.pinned
-                    .settle_tracking(&mut self.plane, entry.session, &reply);
-                self.plane.deliver_to(entry, &reply);
+            match cleanup {
+                Cleanup::Closed(id, session) => self.release_closed(id, *session),
+                Cleanup::Disagreed(entry, reply) => {
+                    self.pinned
+                        .settle_tracking(&mut self.plane, entry.session, &reply);
+                    self.plane.deliver_to(entry, &reply);
+                }
+                Cleanup::Unpinned(id) => self.plane.continue_unpinned(id),
+                Cleanup::MayLeave(id) => self.plane.release(id, Holds::CATCH_UP),
             }
-            Cleanup::Unpinned(id) => self.plane.continue_unpinned(id),
-            Cleanup::MayLeave(id) => self.plane.release(id, Holds::CATCH_UP),
         }
     }
 

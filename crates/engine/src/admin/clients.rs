@@ -729,7 +729,7 @@ fn addr(session: &Session) -> String {
         (Peer::Tcp(address), _) => address.to_string(),
         // A Unix socket's other end has no name, so Redis shows the path of its own end.
         (Peer::Unix, LocalAddress::Unix(path)) => format!("{path}:0"),
-        (Peer::Unix, _) => "unix".to_owned(),
+        (Peer::Unix | Peer::Caller, _) => session.peer.to_string(),
     }
 }
 
@@ -744,7 +744,7 @@ fn laddr(session: &Session) -> String {
 fn is_from(session: &Session, ip: &[u8]) -> bool {
     match session.peer {
         Peer::Tcp(address) => address.ip().to_string().as_bytes() == ip,
-        Peer::Unix => false,
+        Peer::Unix | Peer::Caller => false,
     }
 }
 

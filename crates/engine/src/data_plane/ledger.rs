@@ -501,6 +501,36 @@ impl Ledger {
         self.open = entries.len() as u32;
     }
 
+    /// Takes requests out of the open batch. Returns their number.
+    pub(crate) fn take_back_open(&mut self, leaves: impl Fn(&HeldRequest<'_>) -> bool) -> usize {
+        let first = self.in_flight();
+        let open = self.requests().skip(first);
+        let going: Vec<bool> = open.map(|request| leaves(&request)).collect();
+        let len = |entry: &Entry| entry.len as usize;
+        let open_bytes = self.open_bytes();
+        // Behind the requests may stand the beginning of a large one, which has no end yet.
+        if !going.contains(&true) || self.open_entries().map(len).sum::<usize>() != open_bytes {
+            return 0;
+        }
+        let mut kept = Vec::new();
+        for (at, (entry, extent, completion)) in self.take_all().enumerate() {
+            if at >= first {
+                if going[at - first] {
+                    continue;
+                }
+                kept.extend_from_slice(&self.bytes.bytes()[extent.own]);
+            }
+            self.entries.push_back(entry);
+            self.completions.extend(completion);
+        }
+        self.bytes.take_back(open_bytes);
+        self.bytes.append(&kept);
+        self.open = (self.entries.len() - first) as u32;
+        let movable = self.open_entries().filter(|entry| entry.class.may_move());
+        self.movable = movable.count() as u32;
+        going.iter().filter(|goes| **goes).count()
+    }
+
     /// Marks a request of the open batch: its reply shows whether the user has the right to GET or
     /// SET.
     pub(crate) fn try_right(&mut self, index: usize) -> Entry {

@@ -38,6 +38,8 @@ pub enum Peer {
     Tcp(SocketAddr),
     /// A socket in the file system.
     Unix,
+    /// A caller in the same process.
+    Caller,
 }
 
 impl std::fmt::Display for Peer {
@@ -45,6 +47,7 @@ impl std::fmt::Display for Peer {
         match self {
             Peer::Tcp(address) => address.fmt(f),
             Peer::Unix => f.write_str("unix"),
+            Peer::Caller => f.write_str("caller"),
         }
     }
 }

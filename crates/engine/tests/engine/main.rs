@@ -42,4 +42,5 @@ mod tracking;
 mod untaken;
 mod waits;
 mod whole;
+mod withdraw;
 mod world;

@@ -110,7 +110,7 @@ impl LoginClaim {
 pub(crate) enum Source {
     /// An IPv4 address, or the /64 network of an IPv6 address: one host may use all of it.
     Address(IpAddr),
-    /// All sockets of the file system.
+    /// All sockets of the file system, and the callers in the same process.
     Socket,
 }
 
