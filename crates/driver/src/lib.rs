@@ -6,6 +6,7 @@
 
 mod allocator;
 mod byte_stream;
+mod callers;
 mod child;
 mod errors_by_name;
 mod handshakes;
@@ -34,11 +35,13 @@ use respool_engine::{
     Counters, LatencyReport, NoPlaceLeft, PoolPlaces, Unready, WorkerId, WorkerReport,
 };
 
+pub use callers::{CallerEnd, CallerSession, CallerSessions, EndReason};
 pub use child::spawn_tied;
 pub use errors_by_name::ErrorsByName;
 pub use listen::{ControlFile, control_socket};
 pub use reload::{Applied, PreparedReload, Reload, Reloader};
 
+use crate::callers::CallerQueue;
 use crate::listen::SocketFile;
 use crate::mailbox::{Mailbox, NewPassword, WorkerOrder};
 use crate::reload::{ListeningAddresses, first_port};
@@ -61,6 +64,8 @@ pub struct Setup {
     pub settings: Arc<Settings>,
     /// Whether workers report on their servers, for [`Reports`].
     pub reports_servers: bool,
+    /// Whether workers have sessions of callers in this process, for [`Running::callers`].
+    pub serves_callers: bool,
 }
 
 /// An address to listen on.
@@ -350,6 +355,13 @@ pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Runn
         reports: (0..count).map(|_| Default::default()).collect(),
         server_reports: (0..reporting).map(|_| Default::default()).collect(),
         latencies: (0..reporting).map(|_| Default::default()).collect(),
+        callers: match setup.serves_callers {
+            true => mailboxes
+                .iter()
+                .map(|mailbox| Arc::new(CallerQueue::new(mailbox.clone())))
+                .collect(),
+            false => Vec::new(),
+        },
         mailboxes,
         directory: Arc::default(),
         notify,
@@ -547,6 +559,13 @@ impl Running {
     /// The handle that changes the configuration of the workers.
     pub fn reloader(&self) -> Reloader {
         Reloader(self.shared.clone())
+    }
+
+    /// The handle that opens sessions for callers in this process, if [`Setup::serves_callers`] says
+    /// that there may be some.
+    pub fn callers(&self) -> Option<CallerSessions> {
+        let queues = self.shared.callers.clone();
+        (!queues.is_empty()).then_some(CallerSessions(queues))
     }
 
     /// Stops accepting, answers every request that has arrived, and closes the sessions. Returns at

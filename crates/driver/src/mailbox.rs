@@ -119,7 +119,7 @@ impl Mailbox {
         self.wake();
     }
 
-    fn wake(&self) {
+    pub(crate) fn wake(&self) {
         // The write fails only when the counter is full, and then the worker is awake.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }

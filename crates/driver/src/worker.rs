@@ -25,6 +25,7 @@ use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 
 use crate::allocator::Allocator;
 use crate::byte_stream::{ByteStream, ReadOutcome};
+use crate::callers::{CallerQueue, Callers, SessionCount};
 use crate::handshakes::{ClientHandshake, Handshakes};
 use crate::listen::{BACKLOG, Listener};
 use crate::look_ups::{HostPort, LookUpResult, LookUpState, LookUps, Waiter};
@@ -60,6 +61,8 @@ pub(crate) struct SharedState {
     pub(crate) latencies: Vec<Mutex<LatencyReport>>,
     /// The mailbox of each worker.
     pub(crate) mailboxes: Vec<Arc<Mailbox>>,
+    /// The queue of each worker for callers in this process; empty if there are none.
+    pub(crate) callers: Vec<Arc<CallerQueue>>,
     /// Subscriber counts of all workers.
     pub(crate) directory: Arc<SubscriberCounts>,
     /// Handler of notices.
@@ -191,6 +194,8 @@ pub(crate) struct WorkerLoop {
     reserve: Option<OwnedFd>,
     /// Sockets of the sessions, by the index of their id.
     sessions: Vec<Option<SessionSocket>>,
+    /// Sessions of callers in this process; `None`: there can be none.
+    callers: Option<Callers>,
     /// Connections of the links, by the index of their id.
     links: Vec<Option<LinkSocket>>,
     /// Number of connection attempts so far.
@@ -279,6 +284,7 @@ impl WorkerLoop {
             refusals: Refusals::default(),
             reserve: reserve(),
             sessions: Vec::new(),
+            callers: shared.callers.get(id.index).cloned().map(Callers::new),
             links: Vec::new(),
             attempts: 0,
             lingering: VecDeque::new(),
@@ -323,6 +329,12 @@ impl WorkerLoop {
                 }
             }
         }
+        if let Some(callers) = &mut self.callers {
+            callers.end_all(
+                &mut self.engine,
+                session_count(&self.shared, &self.settings),
+            );
+        }
         let cut = self.sessions.iter().flatten().count();
         let counted = cut + self.handshakes.len();
         self.shared.sessions.fetch_sub(counted, Ordering::Relaxed);
@@ -339,6 +351,10 @@ impl WorkerLoop {
         self.engine.begin_turn(now);
         if self.engine.is_tick_due() {
             self.engine.begin_tick(Some(meter.usage()));
+        }
+        if let Some(callers) = &mut self.callers {
+            let sessions = session_count(&self.shared, &self.settings);
+            self.read_bytes += callers.take(&mut self.engine, sessions);
         }
         let mut orders = Vec::new();
         self.round_robin.rotate(events, |event| event.data.u64());
@@ -440,6 +456,9 @@ impl WorkerLoop {
         while let Some(session) = self.engine.poll_session() {
             self.write_session(session);
         }
+        if let Some(callers) = &mut self.callers {
+            callers.wake_all();
+        }
         while let Some(event) = self.engine.poll_event() {
             let worker = self.id.index;
             self.notify(match event {
@@ -504,7 +523,9 @@ impl WorkerLoop {
     fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
         let now = self.now();
         let due = self.engine.deadline();
-        let poll = due.is_some_and(|due| due <= now);
+        let has_callers = |callers: &Callers| !callers.may_sleep();
+        let poll =
+            due.is_some_and(|due| due <= now) || self.callers.as_ref().is_some_and(has_callers);
         if let Some(due) = due
             && !poll
             && self.alarm_at != Some(due)
@@ -520,7 +541,11 @@ impl WorkerLoop {
         }
         let at_once = timespec(Duration::ZERO);
         let timeout = poll.then_some(&at_once);
-        match epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout) {
+        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout);
+        if let Some(callers) = &self.callers {
+            callers.note_awake();
+        }
+        match waited {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => Err(error.into()),
         }
@@ -583,6 +608,9 @@ impl WorkerLoop {
 
     fn write_session(&mut self, id: SessionId) {
         let Some(Some(session)) = self.sessions.get_mut(id.index()) else {
+            if let Some(callers) = &mut self.callers {
+                callers.deliver(&mut self.engine, id);
+            }
             return;
         };
         let output = self.engine.session_output(id);
@@ -605,10 +633,12 @@ impl WorkerLoop {
     }
 
     fn close_session(&mut self, id: SessionId, after_output: bool) {
-        let Some(slot) = self.sessions.get_mut(id.index()) else {
-            return;
-        };
-        let Some(session) = slot.take_if(|session| session.id == id) else {
+        let slot = self.sessions.get_mut(id.index());
+        let Some(session) = slot.and_then(|slot| slot.take_if(|session| session.id == id)) else {
+            if let Some(callers) = &mut self.callers {
+                let sessions = session_count(&self.shared, &self.settings);
+                callers.close(id, after_output, sessions);
+            }
             return;
         };
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
@@ -1323,6 +1353,9 @@ impl WorkerLoop {
             }
             Action::ReadSession(id, on) => {
                 let Some(Some(session)) = self.sessions.get_mut(id.index()) else {
+                    if let Some(callers) = &mut self.callers {
+                        callers.set_reading(id, on);
+                    }
                     return;
                 };
                 if session.id == id && session.socket.watch_input(&self.epoll, on).is_err() {
@@ -1353,6 +1386,9 @@ impl WorkerLoop {
         self.handshakes = Handshakes::default();
         // Requests that have arrived are still executed. Sessions with held input are not read.
         self.read_out(0..self.sessions.len(), DRAIN_READS_MAX);
+        if let Some(callers) = &mut self.callers {
+            callers.drain();
+        }
         self.engine.handle_drain();
     }
 
@@ -1520,6 +1556,14 @@ impl WorkerLoop {
         if let Ok(mut published) = published.try_lock() {
             std::mem::swap(&mut *published, &mut self.spare_report);
         }
+    }
+}
+
+/// The count of sessions of all workers, with its bound.
+fn session_count<'a>(shared: &'a SharedState, settings: &Settings) -> SessionCount<'a> {
+    SessionCount {
+        count: &shared.sessions,
+        max: settings.limits.sessions_max as usize,
     }
 }
 

@@ -233,6 +233,7 @@ fn check_allocations(load: &ClientLoad) {
         workers: 1,
         settings: Arc::new(settings),
         reports_servers: false,
+        serves_callers: false,
     };
     let running = start(setup, Arc::new(|_| {})).expect("a worker starts");
     let Address::Tcp { port, .. } = running.addresses()[0] else {

@@ -146,6 +146,7 @@ fn start_worker(resolver: &Arc<Resolver>) -> (Running, TcpStream) {
         workers: 1,
         settings: Arc::new(settings),
         reports_servers: false,
+        serves_callers: false,
     };
     let resolver = Arc::clone(resolver);
     let resolve = Arc::new(move |host: &str, port| resolver.look_up(host, port));
@@ -311,6 +312,7 @@ fn start_pools(settings: Settings, resolve: Resolve, workers: usize) -> (Running
         workers,
         settings: Arc::new(settings),
         reports_servers: false,
+        serves_callers: false,
     };
     let running = start_with(setup, Arc::new(|_| {}), resolve).expect("the workers start");
     let clients = running.addresses().into_iter().map(|address| {

@@ -247,6 +247,7 @@ fn start_worker(
         workers: 1,
         settings: Arc::new(settings),
         reports_servers: false,
+        serves_callers: false,
     };
     let notices = Arc::new(Mutex::new(Vec::new()));
     let kept = Arc::clone(&notices);

@@ -261,6 +261,7 @@ fn setup(config: &Config, servers: &[BackendUrl], room: Room) -> Setup {
         workers: config.workers,
         settings: Arc::new(config.settings(servers, room)),
         reports_servers: config.metrics_listen.is_some(),
+        serves_callers: false,
     }
 }
 

@@ -1,0 +1,867 @@
+//! Sessions of callers in the same process: sessions without sockets.
+//!
+//! ```text
+//!   caller ── bytes ──► its pipe ── the queue of the worker ──► the engine's session
+//!   caller ◄── bytes ── its pipe ◄───── end of the turn ─────── the engine's session
+//! ```
+//!
+//! A caller writes requests into its pipe and lists the pipe in the queue of its worker. It wakes the
+//! worker only if that sleeps. In its turn the worker takes all listed pipes. At the end of the turn
+//! it copies replies into pipes, and wakes all callers of the turn by few system calls: callers that
+//! were taken in the same turn sleep on the same [`Gate`].
+//!
+//! A pipe is bounded in both directions, as a socket is. A caller that finds no room waits. A worker
+//! that finds no room leaves the replies in the engine, which has bounds of its own for them.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::{Duration, Instant};
+
+use respool_engine::{Engine, Fate, Peer, SessionId};
+use rustix::io::Errno;
+use rustix::thread::futex;
+
+use crate::mailbox::Mailbox;
+
+/// The most bytes that a caller has written and its worker has not taken, for each pipe.
+const INPUT_BYTES_MAX: usize = 64 << 10;
+/// The most bytes that a worker has delivered and the caller has not read, for each pipe.
+const OUTPUT_BYTES_MAX: usize = 256 << 10;
+/// Room of a pipe that an idle caller keeps, bytes.
+const IDLE_BYTES_MAX: usize = 16 << 10;
+/// The number of gates of a worker. Callers of that many turns wait apart from each other.
+const GATES: usize = 8;
+
+/// The end of a caller's session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallerEnd {
+    /// Why the session ended.
+    pub reason: EndReason,
+    /// Whether the requests without a reply may have been executed; `None`: each request has its
+    /// reply, which the caller may have to read still.
+    pub fate: Option<Fate>,
+}
+
+/// Why a caller's session ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EndReason {
+    /// The caller has withdrawn its requests.
+    Withdrawn,
+    /// The session was closed after its last reply (QUIT), for a rule or for a bound. A notice
+    /// tells the rule or the bound.
+    Closed,
+    /// There are `sessions_max` sessions.
+    SessionsMax,
+    /// The worker has ended.
+    WorkerEnded,
+}
+
+/// A word on which the callers of a turn sleep.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Gate {
+    /// Changes when callers are woken.
+    word: AtomicU32,
+}
+
+impl Gate {
+    /// Sleeps until the word is another one than `seen`, or until the deadline. It may also return
+    /// earlier.
+    fn sleep(&self, seen: u32, deadline: Option<Instant>) {
+        let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+        let timeout = left.map(timespec);
+        // Any outcome is a reason to look again: a change of the word, a signal, the deadline.
+        let _ = futex::wait(&self.word, futex::Flags::PRIVATE, seen, timeout.as_ref());
+    }
+
+    fn wake_all(&self) {
+        self.word.fetch_add(1, Ordering::Release);
+        let _: Result<usize, Errno> =
+            futex::wake(&self.word, futex::Flags::PRIVATE, i32::MAX as u32);
+    }
+}
+
+fn timespec(duration: Duration) -> rustix::time::Timespec {
+    rustix::time::Timespec {
+        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: duration.subsec_nanos().into(),
+    }
+}
+
+/// The queue of a worker: pipes with something for it.
+#[derive(Debug)]
+pub(crate) struct CallerQueue {
+    listed: Mutex<Listed>,
+    /// Whether the worker sleeps or is about to. A caller that clears it wakes the worker.
+    asleep: AtomicBool,
+    /// The number of turns in which pipes were taken.
+    turns: AtomicU32,
+    gates: [Gate; GATES],
+    /// Its eventfd wakes the worker.
+    mailbox: Arc<Mailbox>,
+}
+
+#[derive(Debug, Default)]
+struct Listed {
+    pipes: Vec<Arc<Pipe>>,
+    /// Whether the worker has ended. Then it takes no pipe any more.
+    has_ended: bool,
+}
+
+impl CallerQueue {
+    pub(crate) fn new(mailbox: Arc<Mailbox>) -> CallerQueue {
+        CallerQueue {
+            listed: Mutex::default(),
+            asleep: AtomicBool::new(false),
+            turns: AtomicU32::new(0),
+            gates: Default::default(),
+            mailbox,
+        }
+    }
+
+    /// Lists a pipe. Returns whether the worker will take it.
+    fn list(&self, pipe: &Arc<Pipe>) -> bool {
+        let mut listed = lock(&self.listed);
+        if listed.has_ended {
+            return false;
+        }
+        listed.pipes.push(pipe.clone());
+        drop(listed);
+        // The worker sets it before it looks at the list for the last time.
+        if self.asleep.load(Ordering::Acquire) && self.asleep.swap(false, Ordering::AcqRel) {
+            self.mailbox.wake();
+        }
+        true
+    }
+
+    /// The gate for callers that are taken in the next turn.
+    fn next_gate(&self) -> usize {
+        self.turns.load(Ordering::Relaxed) as usize % GATES
+    }
+}
+
+/// The bytes of one session, between its caller and its worker.
+#[derive(Debug)]
+struct Pipe {
+    queue: Arc<CallerQueue>,
+    state: Mutex<PipeState>,
+}
+
+#[derive(Debug, Default)]
+struct PipeState {
+    /// Bytes that the worker has not taken.
+    input: Vec<u8>,
+    /// Bytes that the caller has not read.
+    output: Vec<u8>,
+    /// Whether the pipe is in the queue.
+    is_listed: bool,
+    /// The caller's wish for the end of the session.
+    wish: Option<Wish>,
+    /// How the caller waits.
+    waits: Waits,
+    /// Whether the last write found too little room.
+    wants_room: bool,
+    /// Whether the worker has more output than there was room for.
+    has_more: bool,
+    /// Whether the caller has made room since then.
+    wants_more: bool,
+    /// The session of the engine, once it has begun.
+    session: Option<SessionId>,
+    end: Option<CallerEnd>,
+}
+
+/// A wish of a caller for the end of its session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wish {
+    /// Take the requests back, and tell their fate.
+    Withdraw,
+    /// The caller is gone.
+    Leave,
+}
+
+/// How a caller waits for its pipe.
+#[derive(Debug, Default)]
+enum Waits {
+    #[default]
+    No,
+    /// It sleeps on the gate with this index.
+    Asleep(usize),
+    /// Its task is woken.
+    Task(Waker),
+}
+
+impl Pipe {
+    /// Lists the pipe, unless it is listed. The lock ends first.
+    fn list(self: &Arc<Self>, mut state: MutexGuard<'_, PipeState>) {
+        if state.end.is_some() || std::mem::replace(&mut state.is_listed, true) {
+            return;
+        }
+        drop(state);
+        if !self.queue.list(self) {
+            self.end_without_worker();
+        }
+    }
+
+    /// The worker has ended before it took the pipe.
+    fn end_without_worker(&self) {
+        let mut state = lock(&self.state);
+        state.end.get_or_insert(CallerEnd {
+            reason: EndReason::WorkerEnded,
+            fate: Some(Fate::NotSent),
+        });
+        let waits = std::mem::take(&mut state.waits);
+        drop(state);
+        match waits {
+            Waits::No => {}
+            Waits::Asleep(gate) => self.queue.gates[gate].wake_all(),
+            Waits::Task(waker) => waker.wake(),
+        }
+    }
+}
+
+/// The session of one caller. Dropping it closes the session.
+///
+/// The methods may be called from any thread. Only one caller may wait at a time.
+#[derive(Debug)]
+pub struct CallerSession(Arc<Pipe>);
+
+impl CallerSession {
+    /// Writes bytes of requests, in the protocol of Redis, as far as there is room. Returns the
+    /// number of bytes that were taken. If it is less than all, wait and write the rest. A session
+    /// that has ended takes none.
+    pub fn write(&self, bytes: &[u8]) -> usize {
+        let mut state = lock(&self.0.state);
+        if state.end.is_some() {
+            return 0;
+        }
+        let room = INPUT_BYTES_MAX.saturating_sub(state.input.len());
+        let count = bytes.len().min(room);
+        state.wants_room = count < bytes.len();
+        if count > 0 {
+            state.input.extend_from_slice(&bytes[..count]);
+            self.0.list(state);
+        }
+        count
+    }
+
+    /// Appends the bytes of replies that have come to `bytes`. Returns whether there were any.
+    pub fn read(&self, bytes: &mut Vec<u8>) -> bool {
+        let mut state = lock(&self.0.state);
+        if state.output.is_empty() {
+            return false;
+        }
+        if bytes.is_empty() {
+            std::mem::swap(bytes, &mut state.output);
+        } else {
+            bytes.append(&mut state.output);
+        }
+        if state.output.capacity() > IDLE_BYTES_MAX {
+            state.output = Vec::new();
+        }
+        if std::mem::take(&mut state.has_more) {
+            state.wants_more = true;
+            self.0.list(state);
+        }
+        true
+    }
+
+    /// The end of the session, if it has ended. The last bytes can still be read.
+    pub fn end(&self) -> Option<CallerEnd> {
+        lock(&self.0.state).end
+    }
+
+    /// Blocks until there is something to read, room to write or an end, or until the deadline.
+    /// Returns `false` at the deadline.
+    pub fn wait(&self, deadline: Option<Instant>) -> bool {
+        loop {
+            let mut state = lock(&self.0.state);
+            if state.is_ready() {
+                state.waits = Waits::No;
+                return true;
+            }
+            let gate = match state.waits {
+                Waits::Asleep(gate) => gate,
+                _ => self.0.queue.next_gate(),
+            };
+            state.waits = Waits::Asleep(gate);
+            // The worker changes the word after it has found `Asleep` under the lock.
+            let seen = self.0.queue.gates[gate].word.load(Ordering::Acquire);
+            drop(state);
+            if deadline.is_some_and(|at| Instant::now() >= at) {
+                let mut state = lock(&self.0.state);
+                state.waits = Waits::No;
+                return state.is_ready();
+            }
+            self.0.queue.gates[gate].sleep(seen, deadline);
+        }
+    }
+
+    /// As [`CallerSession::wait`], for a task: the task is woken when it is to poll again.
+    pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let mut state = lock(&self.0.state);
+        if state.is_ready() {
+            state.waits = Waits::No;
+            return Poll::Ready(());
+        }
+        state.waits = Waits::Task(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Takes back the requests that have no reply. The session ends, and [`CallerSession::end`] then
+    /// tells whether they may have been executed. Wait for the end.
+    pub fn withdraw(&self) {
+        let mut state = lock(&self.0.state);
+        state.wish.get_or_insert(Wish::Withdraw);
+        self.0.list(state);
+    }
+}
+
+impl Drop for CallerSession {
+    fn drop(&mut self) {
+        let mut state = lock(&self.0.state);
+        state.wish = Some(Wish::Leave);
+        self.0.list(state);
+    }
+}
+
+impl PipeState {
+    /// Whether the caller has something to do. If it wishes an end, it waits for that alone.
+    fn is_ready(&self) -> bool {
+        self.end.is_some()
+            || self.wish.is_none()
+                && (!self.output.is_empty()
+                    || self.wants_room && self.input.len() < INPUT_BYTES_MAX)
+    }
+}
+
+/// Opens sessions for callers in this process.
+#[derive(Clone, Debug)]
+pub struct CallerSessions(pub(crate) Vec<Arc<CallerQueue>>);
+
+impl CallerSessions {
+    /// The number of workers.
+    pub fn workers(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Opens a session in the worker with this index, modulo the number of workers. The session
+    /// belongs to the first pool. It begins with its first byte, so a refusal comes later.
+    pub fn open(&self, worker: usize) -> CallerSession {
+        let queue = self.0[worker % self.0.len()].clone();
+        CallerSession(Arc::new(Pipe {
+            queue,
+            state: Mutex::default(),
+        }))
+    }
+}
+
+/// The worker's side: its sessions of callers.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    queue: Arc<CallerQueue>,
+    /// By the index of the session's id.
+    sessions: Vec<Option<CallerEntry>>,
+    /// Pipes that were taken out of the queue and not looked at yet.
+    taken: VecDeque<Arc<Pipe>>,
+    /// An empty list for the queue.
+    spare_list: Vec<Arc<Pipe>>,
+    /// The bytes of the pipe that is looked at.
+    input: Vec<u8>,
+    /// The gates of callers that this turn wakes.
+    gates: [bool; GATES],
+    /// The tasks that this turn wakes.
+    tasks: Vec<Waker>,
+    /// Whether a drain has begun. Then no session begins.
+    is_draining: bool,
+}
+
+#[derive(Debug)]
+struct CallerEntry {
+    id: SessionId,
+    pipe: Arc<Pipe>,
+    /// Whether the engine takes input of the session.
+    is_read: bool,
+}
+
+/// The count of the sessions of all workers, and its bound.
+#[derive(Clone, Copy)]
+pub(crate) struct SessionCount<'a> {
+    pub(crate) count: &'a AtomicUsize,
+    pub(crate) max: usize,
+}
+
+impl Callers {
+    pub(crate) fn new(queue: Arc<CallerQueue>) -> Callers {
+        Callers {
+            queue,
+            sessions: Vec::new(),
+            taken: VecDeque::new(),
+            spare_list: Vec::new(),
+            input: Vec::new(),
+            gates: [false; GATES],
+            tasks: Vec::new(),
+            is_draining: false,
+        }
+    }
+
+    /// Whether no caller waits for the worker, so that the worker may sleep. Then the next caller
+    /// wakes it. Call [`Callers::note_awake`] after the sleep.
+    pub(crate) fn may_sleep(&self) -> bool {
+        if !self.taken.is_empty() {
+            return false;
+        }
+        self.queue.asleep.store(true, Ordering::Release);
+        let may_sleep = lock(&self.queue.listed).pipes.is_empty();
+        if !may_sleep {
+            self.note_awake();
+        }
+        may_sleep
+    }
+
+    /// The worker is awake: callers need not wake it.
+    pub(crate) fn note_awake(&self) {
+        self.queue.asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Takes what callers have written and wished, until the engine's turn is full. Returns the
+    /// number of bytes.
+    ///
+    /// It opens sessions. So it is called at the beginning of a turn, before an event of the turn can
+    /// close a session: the index of a session that closes in this turn may still have a socket.
+    pub(crate) fn take(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) -> usize {
+        std::mem::swap(&mut lock(&self.queue.listed).pipes, &mut self.spare_list);
+        if !self.spare_list.is_empty() {
+            self.queue.turns.fetch_add(1, Ordering::Relaxed);
+            self.taken.extend(self.spare_list.drain(..));
+        }
+        let mut bytes = 0;
+        while let Some(pipe) = self.taken.pop_front() {
+            bytes += self.take_pipe(engine, &pipe, sessions);
+            if bytes >= engine.links_bytes_read_max() || engine.turn_is_full() {
+                break;
+            }
+        }
+        bytes
+    }
+
+    fn take_pipe(
+        &mut self,
+        engine: &mut Engine,
+        pipe: &Arc<Pipe>,
+        sessions: SessionCount<'_>,
+    ) -> usize {
+        let mut state = lock(&pipe.state);
+        state.is_listed = false;
+        if state.end.is_some() {
+            return 0;
+        }
+        match state.wish {
+            Some(Wish::Withdraw) => {
+                drop(state);
+                self.withdraw(engine, pipe, EndReason::Withdrawn, sessions);
+                return 0;
+            }
+            // The caller has written its last bytes before it left. Its session gets them.
+            Some(Wish::Leave) if state.input.is_empty() && state.session.is_none() => return 0,
+            Some(Wish::Leave) | None => {}
+        }
+        let id = match state.session {
+            Some(id) => id,
+            None => match self.begin(engine, pipe, sessions) {
+                Ok(id) => {
+                    state.session = Some(id);
+                    id
+                }
+                Err(reason) => {
+                    let fate = Some(Fate::NotSent);
+                    self.end(&mut state, CallerEnd { reason, fate });
+                    return 0;
+                }
+            },
+        };
+        let leaves = state.wish == Some(Wish::Leave);
+        let wants_more = std::mem::take(&mut state.wants_more);
+        let entry = self.sessions.get(id.index()).and_then(Option::as_ref);
+        // A caller that is gone waits for no room: what it has written is all there is.
+        if leaves || entry.is_some_and(|entry| entry.is_read) {
+            std::mem::swap(&mut self.input, &mut state.input);
+            if state.wants_room {
+                self.wake(&mut state);
+            }
+        }
+        drop(state);
+        let count = self.input.len();
+        if count > 0 {
+            engine.handle_session_bytes(id, &self.input);
+            self.input.clear();
+            if self.input.capacity() > IDLE_BYTES_MAX {
+                self.input = Vec::new();
+            }
+        }
+        if wants_more {
+            self.deliver(engine, id);
+        }
+        if leaves {
+            self.remove(id, sessions);
+            engine.handle_session_lost(id);
+        }
+        count
+    }
+
+    /// Begins the session of a pipe.
+    fn begin(
+        &mut self,
+        engine: &mut Engine,
+        pipe: &Arc<Pipe>,
+        sessions: SessionCount<'_>,
+    ) -> Result<SessionId, EndReason> {
+        if self.is_draining {
+            return Err(EndReason::WorkerEnded);
+        }
+        if sessions.count.fetch_add(1, Ordering::Relaxed) >= sessions.max {
+            sessions.count.fetch_sub(1, Ordering::Relaxed);
+            return Err(EndReason::SessionsMax);
+        }
+        let id = engine.handle_accept(Peer::Caller, 0);
+        if self.sessions.len() <= id.index() {
+            self.sessions.resize_with(id.index() + 1, || None);
+        }
+        self.sessions[id.index()] = Some(CallerEntry {
+            id,
+            pipe: pipe.clone(),
+            is_read: true,
+        });
+        Ok(id)
+    }
+
+    /// No session begins any more.
+    pub(crate) fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    fn remove(&mut self, id: SessionId, sessions: SessionCount<'_>) -> Option<Arc<Pipe>> {
+        let slot = self.sessions.get_mut(id.index())?;
+        let entry = slot.take_if(|entry| entry.id == id)?;
+        sessions.count.fetch_sub(1, Ordering::Relaxed);
+        Some(entry.pipe)
+    }
+
+    /// Ends a session whose caller waits no longer, and tells the caller the truth.
+    fn withdraw(
+        &mut self,
+        engine: &mut Engine,
+        pipe: &Arc<Pipe>,
+        reason: EndReason,
+        sessions: SessionCount<'_>,
+    ) {
+        let id = lock(&pipe.state).session;
+        let mut fate = None;
+        if let Some(id) = id {
+            // A reply that is there is worth more than a fate.
+            self.deliver(engine, id);
+            fate = engine.withdraw(id);
+            self.remove(id, sessions);
+        }
+        let mut state = lock(&pipe.state);
+        let has_input = !state.input.is_empty();
+        state.input = Vec::new();
+        let fate = fate.or(has_input.then_some(Fate::NotSent));
+        self.end(&mut state, CallerEnd { reason, fate });
+    }
+
+    /// Copies output of a session of a caller to its pipe. Other sessions are none of its business.
+    pub(crate) fn deliver(&mut self, engine: &mut Engine, id: SessionId) {
+        let Some(Some(entry)) = self.sessions.get(id.index()) else {
+            return;
+        };
+        let output = engine.session_output(id);
+        if entry.id != id || output.is_empty() {
+            return;
+        }
+        let pipe = entry.pipe.clone();
+        let mut state = lock(&pipe.state);
+        let all = output.len();
+        let count = all.min(OUTPUT_BYTES_MAX.saturating_sub(state.output.len()));
+        state.output.extend_from_slice(&output[..count]);
+        state.has_more = count < all;
+        self.wake(&mut state);
+        drop(state);
+        if count > 0 {
+            engine.handle_session_written(id, count);
+        }
+        if count < all {
+            engine.handle_session_full(id);
+        }
+    }
+
+    /// The engine takes input of a session again, or no more for now.
+    pub(crate) fn set_reading(&mut self, id: SessionId, on: bool) {
+        let Some(Some(entry)) = self.sessions.get_mut(id.index()) else {
+            return;
+        };
+        if entry.id != id {
+            return;
+        }
+        entry.is_read = on;
+        let mut state = lock(&entry.pipe.state);
+        if on && !state.input.is_empty() && !std::mem::replace(&mut state.is_listed, true) {
+            self.taken.push_back(entry.pipe.clone());
+        }
+    }
+
+    /// The engine has closed a session. `has_replied`: each of its requests has its reply.
+    pub(crate) fn close(&mut self, id: SessionId, has_replied: bool, sessions: SessionCount<'_>) {
+        let Some(pipe) = self.remove(id, sessions) else {
+            return;
+        };
+        let mut state = lock(&pipe.state);
+        let has_input = !state.input.is_empty();
+        let fate = match has_replied {
+            true => has_input.then_some(Fate::NotSent),
+            false => Some(Fate::Unknown),
+        };
+        let reason = EndReason::Closed;
+        self.end(&mut state, CallerEnd { reason, fate });
+    }
+
+    /// The worker ends: so do all sessions of callers.
+    pub(crate) fn end_all(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) {
+        let open = self.sessions.iter().flatten();
+        let open: Vec<Arc<Pipe>> = open.map(|entry| entry.pipe.clone()).collect();
+        for pipe in open {
+            self.withdraw(engine, &pipe, EndReason::WorkerEnded, sessions);
+        }
+        self.wake_all();
+    }
+
+    fn end(&mut self, state: &mut PipeState, end: CallerEnd) {
+        state.end.get_or_insert(end);
+        self.wake(state);
+    }
+
+    /// Notes that the end of the turn wakes the caller.
+    fn wake(&mut self, state: &mut PipeState) {
+        match std::mem::take(&mut state.waits) {
+            Waits::No => {}
+            Waits::Asleep(gate) => self.gates[gate] = true,
+            Waits::Task(waker) => self.tasks.push(waker),
+        }
+    }
+
+    /// Wakes the callers of the turn.
+    pub(crate) fn wake_all(&mut self) {
+        for (gate, wakes) in self.queue.gates.iter().zip(&mut self.gates) {
+            if std::mem::take(wakes) {
+                gate.wake_all();
+            }
+        }
+        for task in self.tasks.drain(..) {
+            task.wake();
+        }
+    }
+}
+
+/// A worker that panics leaves no caller waiting.
+impl Drop for Callers {
+    fn drop(&mut self) {
+        let listed = std::mem::replace(
+            &mut *lock(&self.queue.listed),
+            Listed {
+                pipes: Vec::new(),
+                has_ended: true,
+            },
+        );
+        let unseen = listed.pipes.into_iter().chain(self.taken.drain(..));
+        let unseen: Vec<Arc<Pipe>> = unseen.collect();
+        let begun = std::mem::take(&mut self.sessions);
+        let begun: Vec<Arc<Pipe>> = begun
+            .into_iter()
+            .flatten()
+            .map(|entry| entry.pipe)
+            .collect();
+        for (pipes, fate) in [(begun, Fate::Unknown), (unseen, Fate::NotSent)] {
+            for pipe in pipes {
+                let end = CallerEnd {
+                    reason: EndReason::WorkerEnded,
+                    fate: Some(fate),
+                };
+                self.end(&mut lock(&pipe.state), end);
+            }
+        }
+        self.wake_all();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use respool_engine::settings::{
+        Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
+    };
+    use respool_engine::{Time, WorkerId};
+
+    /// A worker's side without a worker: a test takes the turns.
+    struct Side {
+        callers: Callers,
+        engine: Engine,
+        count: AtomicUsize,
+        sessions: CallerSessions,
+    }
+
+    impl Side {
+        fn new() -> Side {
+            let id = WorkerId {
+                index: 0,
+                count: 1,
+                seed: 1,
+                process_id: 1,
+                tcp_port: 0,
+                started_at: 0,
+            };
+            let mailbox = Arc::new(Mailbox::new().expect("an eventfd"));
+            let queue = Arc::new(CallerQueue::new(mailbox));
+            Side {
+                callers: Callers::new(queue.clone()),
+                engine: Engine::new(Arc::new(settings()), id, Time(0)),
+                count: AtomicUsize::new(0),
+                sessions: CallerSessions(vec![queue]),
+            }
+        }
+
+        /// Takes a turn. Returns the number of bytes that callers had written.
+        fn turn(&mut self) -> usize {
+            let (count, max) = (&self.count, 100);
+            let sessions = SessionCount { count, max };
+            let bytes = self.callers.take(&mut self.engine, sessions);
+            self.engine.end_turn();
+            while let Some(id) = self.engine.poll_session() {
+                self.callers.deliver(&mut self.engine, id);
+            }
+            self.callers.wake_all();
+            bytes
+        }
+    }
+
+    fn settings() -> Settings {
+        let server = ServerSettings {
+            address: Address::Tcp {
+                host: "server".to_owned(),
+                port: 1,
+            },
+            credentials: None,
+            db: 0,
+        };
+        Settings {
+            pools: vec![PoolSettings {
+                name: "default".to_owned(),
+                kind: PoolKind::Single(server),
+                reads: Reads::default(),
+                flush: None,
+                announce: None,
+                shows: Shows::default(),
+                address_map: Default::default(),
+                tls: false,
+            }],
+            ..Settings::default()
+        }
+    }
+
+    const PING: &[u8] = b"*1\r\n$4\r\nPING\r\n";
+
+    /// Requests that the worker has not taken are surely not sent.
+    #[test]
+    fn withdrawn_input_was_not_sent() {
+        let mut side = Side::new();
+        let session = side.sessions.open(0);
+        session.write(PING);
+        session.withdraw();
+        assert_eq!(side.turn(), 0);
+        let end = session.end().expect("it has ended");
+        assert_eq!(end.reason, EndReason::Withdrawn);
+        assert_eq!(end.fate, Some(Fate::NotSent));
+        assert_eq!(side.count.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn drain_begins_no_session() {
+        let mut side = Side::new();
+        side.callers.drain();
+        let session = side.sessions.open(0);
+        session.write(PING);
+        assert_eq!(side.turn(), 0);
+        let end = session.end().expect("it has ended");
+        assert_eq!(end.reason, EndReason::WorkerEnded);
+        assert_eq!(end.fate, Some(Fate::NotSent));
+    }
+
+    /// Input of a session that the engine does not read stays in the pipe.
+    #[test]
+    fn unread_session_keeps_its_input() {
+        let mut side = Side::new();
+        let session = side.sessions.open(0);
+        session.write(PING);
+        assert_eq!(side.turn(), PING.len());
+        let id = lock(&session.0.state).session.expect("it has begun");
+        side.callers.set_reading(id, false);
+        session.write(PING);
+        assert_eq!(side.turn(), 0);
+        side.callers.set_reading(id, true);
+        assert!(!side.callers.may_sleep());
+        assert_eq!(side.turn(), PING.len());
+        assert!(side.callers.may_sleep());
+    }
+
+    /// The caller that lists the first pipe wakes a sleeping worker; an awake one is not woken.
+    #[test]
+    fn only_a_sleeping_worker_is_woken() {
+        let mut side = Side::new();
+        let (session, other) = (side.sessions.open(0), side.sessions.open(0));
+        let wakes = |side: &Side| {
+            let mut count = [0; 8];
+            match rustix::io::read(&*side.sessions.0[0].mailbox, &mut count) {
+                Ok(_) => u64::from_ne_bytes(count),
+                Err(_) => 0,
+            }
+        };
+        session.write(PING);
+        assert_eq!(wakes(&side), 0);
+        side.turn();
+        assert!(side.callers.may_sleep());
+        session.write(PING);
+        other.write(PING);
+        assert_eq!(wakes(&side), 1);
+        side.callers.note_awake();
+        assert_eq!(side.turn(), 2 * PING.len());
+    }
+
+    /// A caller that leaves frees its place, also before its session has begun.
+    #[test]
+    fn caller_that_leaves_frees_its_place() {
+        let mut side = Side::new();
+        let (begun, unseen) = (side.sessions.open(0), side.sessions.open(0));
+        begun.write(PING);
+        side.turn();
+        assert_eq!(side.count.load(Ordering::Relaxed), 1);
+        drop(begun);
+        drop(unseen);
+        side.turn();
+        assert_eq!(side.count.load(Ordering::Relaxed), 0);
+        assert_eq!(side.engine.counters().sessions, 0);
+    }
+
+    #[test]
+    fn wait_ends_at_its_deadline() {
+        let side = Side::new();
+        let session = side.sessions.open(0);
+        let begun = Instant::now();
+        let limit = Duration::from_millis(20);
+        assert!(!session.wait(Some(begun + limit)));
+        assert!(begun.elapsed() >= limit);
+    }
+}
