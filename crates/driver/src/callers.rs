@@ -5,13 +5,13 @@
 //!   caller ◄── bytes ── its pipe ◄───── end of the turn ─────── the engine's session
 //! ```
 //!
-//! A caller writes requests into its pipe and lists the pipe in the queue of its worker. It wakes the
-//! worker only if that sleeps. In its turn the worker takes all listed pipes. At the end of the turn
-//! it copies replies into pipes, and wakes all callers of the turn by few system calls: callers that
-//! were taken in the same turn sleep on the same [`Gate`].
+//! A caller writes requests into its pipe and lists the pipe in the queue of its worker. It wakes
+//! the worker only if that sleeps. In its turn the worker takes all listed pipes. At the end of the
+//! turn it copies replies into pipes, and wakes all callers of the turn by few system calls: callers
+//! that were taken in the same turn sleep on the same [`Gate`].
 //!
-//! A pipe is bounded in both directions, as a socket is. A caller that finds no room waits. A worker
-//! that finds no room leaves the replies in the engine, which has bounds of its own for them.
+//! A pipe is bounded in both directions, as a socket is. A caller that finds no room waits. A
+//! worker that finds no room leaves the replies in the engine, which has bounds of its own for them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -160,7 +160,7 @@ struct PipeState {
     /// The caller's wish for the end of the session.
     wish: Option<Wish>,
     /// How the caller waits.
-    waits: Waits,
+    waits: CallerWait,
     /// Whether the last write found too little room.
     wants_room: bool,
     /// Whether the worker has more output than there was room for.
@@ -183,7 +183,7 @@ enum Wish {
 
 /// How a caller waits for its pipe.
 #[derive(Debug, Default)]
-enum Waits {
+enum CallerWait {
     #[default]
     No,
     /// It sleeps on the gate with this index.
@@ -214,9 +214,9 @@ impl Pipe {
         let waits = std::mem::take(&mut state.waits);
         drop(state);
         match waits {
-            Waits::No => {}
-            Waits::Asleep(gate) => self.queue.gates[gate].wake_all(),
-            Waits::Task(waker) => waker.wake(),
+            CallerWait::No => {}
+            CallerWait::Asleep(gate) => self.queue.gates[gate].wake_all(),
+            CallerWait::Task(waker) => waker.wake(),
         }
     }
 }
@@ -278,20 +278,20 @@ impl CallerSession {
         loop {
             let mut state = lock(&self.0.state);
             if state.is_ready() {
-                state.waits = Waits::No;
+                state.waits = CallerWait::No;
                 return true;
             }
             let gate = match state.waits {
-                Waits::Asleep(gate) => gate,
+                CallerWait::Asleep(gate) => gate,
                 _ => self.0.queue.next_gate(),
             };
-            state.waits = Waits::Asleep(gate);
+            state.waits = CallerWait::Asleep(gate);
             // The worker changes the word after it has found `Asleep` under the lock.
             let seen = self.0.queue.gates[gate].word.load(Ordering::Acquire);
             drop(state);
             if deadline.is_some_and(|at| Instant::now() >= at) {
                 let mut state = lock(&self.0.state);
-                state.waits = Waits::No;
+                state.waits = CallerWait::No;
                 return state.is_ready();
             }
             self.0.queue.gates[gate].sleep(seen, deadline);
@@ -302,15 +302,15 @@ impl CallerSession {
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let mut state = lock(&self.0.state);
         if state.is_ready() {
-            state.waits = Waits::No;
+            state.waits = CallerWait::No;
             return Poll::Ready(());
         }
-        state.waits = Waits::Task(context.waker().clone());
+        state.waits = CallerWait::Task(context.waker().clone());
         Poll::Pending
     }
 
-    /// Takes back the requests that have no reply. The session ends, and [`CallerSession::end`] then
-    /// tells whether they may have been executed. Wait for the end.
+    /// Takes back the requests that have no reply. The session ends, and [`CallerSession::end`]
+    /// then tells whether they may have been executed. Wait for the end.
     pub fn withdraw(&self) {
         let mut state = lock(&self.0.state);
         state.wish.get_or_insert(Wish::Withdraw);
@@ -428,8 +428,9 @@ impl Callers {
     /// Takes what callers have written and wished, until the engine's turn is full. Returns the
     /// number of bytes.
     ///
-    /// It opens sessions. So it is called at the beginning of a turn, before an event of the turn can
-    /// close a session: the index of a session that closes in this turn may still have a socket.
+    /// It opens sessions. So it is called at the beginning of a turn, before an event of the turn
+    /// can close a session: the index of a session that closes in this turn may still have a
+    /// socket.
     pub(crate) fn take(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) -> usize {
         std::mem::swap(&mut lock(&self.queue.listed).pipes, &mut self.spare_list);
         if !self.spare_list.is_empty() {
@@ -644,9 +645,9 @@ impl Callers {
     /// Notes that the end of the turn wakes the caller.
     fn wake(&mut self, state: &mut PipeState) {
         match std::mem::take(&mut state.waits) {
-            Waits::No => {}
-            Waits::Asleep(gate) => self.gates[gate] = true,
-            Waits::Task(waker) => self.tasks.push(waker),
+            CallerWait::No => {}
+            CallerWait::Asleep(gate) => self.gates[gate] = true,
+            CallerWait::Task(waker) => self.tasks.push(waker),
         }
     }
 

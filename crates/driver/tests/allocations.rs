@@ -190,6 +190,23 @@ fn no_request_allocates_in_the_steady_state() {
     }
 }
 
+fn settings_of(server: ServerSettings) -> Settings {
+    let pool = PoolSettings {
+        name: "default".to_owned(),
+        kind: PoolKind::Single(server),
+        reads: Reads::default(),
+        flush: None,
+        announce: None,
+        shows: Shows::default(),
+        address_map: Default::default(),
+        tls: false,
+    };
+    Settings {
+        pools: vec![pool],
+        ..Settings::default()
+    }
+}
+
 fn check_allocations(load: &ClientLoad) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     let port = listener.local_addr().expect("its address").port();
@@ -203,20 +220,7 @@ fn check_allocations(load: &ClientLoad) {
         credentials: None,
         db: 0,
     };
-    let pools = vec![PoolSettings {
-        name: "default".to_owned(),
-        kind: PoolKind::Single(server),
-        reads: Reads::default(),
-        flush: None,
-        announce: None,
-        shows: Shows::default(),
-        address_map: Default::default(),
-        tls: false,
-    }];
-    let mut settings = Settings {
-        pools,
-        ..Settings::default()
-    };
+    let mut settings = settings_of(server);
     // The checks of the login allocate memory, and so does the log of slow requests.
     settings.timeouts.login_check_ms = 0;
     settings.slow_log.slower_than_us = None;
