@@ -7,11 +7,12 @@
 //!
 //! A caller writes requests into its pipe and lists the pipe in the queue of its worker. It wakes
 //! the worker only if that sleeps. In its turn the worker takes all listed pipes. At the end of the
-//! turn it copies replies into pipes, and wakes all callers of the turn by few system calls: callers
-//! that were taken in the same turn sleep on the same [`Gate`].
+//! turn it copies replies into pipes, and wakes all callers of the turn by few system calls:
+//! callers that were taken in the same turn sleep on the same [`Gate`].
 //!
 //! A pipe is bounded in both directions, as a socket is. A caller that finds no room waits. A
-//! worker that finds no room leaves the replies in the engine, which has bounds of its own for them.
+//! worker that finds no room leaves the replies in the engine, which has bounds of its own for
+//! them.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
@@ -207,10 +208,8 @@ impl Pipe {
     /// The worker has ended before it took the pipe.
     fn end_without_worker(&self) {
         let mut state = lock(&self.state);
-        state.end.get_or_insert(CallerEnd {
-            reason: EndReason::WorkerEnded,
-            fate: Some(Fate::NotSent),
-        });
+        let end = state.end_of_worker();
+        state.end.get_or_insert(end);
         let waits = std::mem::take(&mut state.waits);
         drop(state);
         match waits {
@@ -300,13 +299,21 @@ impl CallerSession {
 
     /// As [`CallerSession::wait`], for a task: the task is woken when it is to poll again.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        let waker = context.waker().clone();
         let mut state = lock(&self.0.state);
-        if state.is_ready() {
-            state.waits = CallerWait::No;
-            return Poll::Ready(());
+        let is_ready = state.is_ready();
+        let waits = match is_ready {
+            true => CallerWait::No,
+            false => CallerWait::Task(waker),
+        };
+        let former = std::mem::replace(&mut state.waits, waits);
+        // The end of a waker may run code of the caller.
+        drop(state);
+        drop(former);
+        match is_ready {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
         }
-        state.waits = CallerWait::Task(context.waker().clone());
-        Poll::Pending
     }
 
     /// Takes back the requests that have no reply. The session ends, and [`CallerSession::end`]
@@ -321,12 +328,25 @@ impl CallerSession {
 impl Drop for CallerSession {
     fn drop(&mut self) {
         let mut state = lock(&self.0.state);
-        state.wish = Some(Wish::Leave);
+        // A withdrawal stays one.
+        state.wish.get_or_insert(Wish::Leave);
         self.0.list(state);
     }
 }
 
 impl PipeState {
+    /// The end of a pipe with which a worker does nothing more.
+    fn end_of_worker(&self) -> CallerEnd {
+        let fate = match self.session {
+            Some(_) => Fate::Unknown,
+            None => Fate::NotSent,
+        };
+        CallerEnd {
+            reason: EndReason::WorkerEnded,
+            fate: Some(fate),
+        }
+    }
+
     /// Whether the caller has something to do. If it wishes an end, it waits for that alone.
     fn is_ready(&self) -> bool {
         self.end.is_some()
@@ -375,6 +395,8 @@ pub(crate) struct Callers {
     tasks: Vec<Waker>,
     /// Whether a drain has begun. Then no session begins.
     is_draining: bool,
+    /// Whether callers have filled the last turn. Then sockets have this one.
+    has_filled: bool,
 }
 
 #[derive(Debug)]
@@ -403,6 +425,7 @@ impl Callers {
             gates: [false; GATES],
             tasks: Vec::new(),
             is_draining: false,
+            has_filled: false,
         }
     }
 
@@ -426,21 +449,33 @@ impl Callers {
     }
 
     /// Takes what callers have written and wished, until the engine's turn is full. Returns the
-    /// number of bytes.
+    /// number of bytes. Callers that have filled a turn take nothing in the next one.
     ///
-    /// It opens sessions. So it is called at the beginning of a turn, before an event of the turn
-    /// can close a session: the index of a session that closes in this turn may still have a
-    /// socket.
+    /// Sessions begin first, at the beginning of a turn: all sessions that ended have lost their
+    /// sockets and pipes. The index of a session that ends in this turn may still have one.
     pub(crate) fn take(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) -> usize {
         std::mem::swap(&mut lock(&self.queue.listed).pipes, &mut self.spare_list);
         if !self.spare_list.is_empty() {
             self.queue.turns.fetch_add(1, Ordering::Relaxed);
-            self.taken.extend(self.spare_list.drain(..));
+            let mut listed = std::mem::take(&mut self.spare_list);
+            // The places of callers that have left are free for those that begin.
+            for pipe in &listed {
+                self.leave(engine, pipe, sessions);
+            }
+            for pipe in &listed {
+                self.begin(engine, pipe, sessions);
+            }
+            self.taken.extend(listed.drain(..));
+            self.spare_list = listed;
+        }
+        if std::mem::take(&mut self.has_filled) {
+            return 0;
         }
         let mut bytes = 0;
         while let Some(pipe) = self.taken.pop_front() {
             bytes += self.take_pipe(engine, &pipe, sessions);
             if bytes >= engine.links_bytes_read_max() || engine.turn_is_full() {
+                self.has_filled = true;
                 break;
             }
         }
@@ -464,28 +499,15 @@ impl Callers {
                 self.withdraw(engine, pipe, EndReason::Withdrawn, sessions);
                 return 0;
             }
-            // The caller has written its last bytes before it left. Its session gets them.
-            Some(Wish::Leave) if state.input.is_empty() && state.session.is_none() => return 0,
             Some(Wish::Leave) | None => {}
         }
-        let id = match state.session {
-            Some(id) => id,
-            None => match self.begin(engine, pipe, sessions) {
-                Ok(id) => {
-                    state.session = Some(id);
-                    id
-                }
-                Err(reason) => {
-                    let fate = Some(Fate::NotSent);
-                    self.end(&mut state, CallerEnd { reason, fate });
-                    return 0;
-                }
-            },
+        let Some(id) = state.session else {
+            return 0;
         };
         let leaves = state.wish == Some(Wish::Leave);
         let wants_more = std::mem::take(&mut state.wants_more);
         let entry = self.sessions.get(id.index()).and_then(Option::as_ref);
-        // A caller that is gone waits for no room: what it has written is all there is.
+        // A caller that has left waits for no room. The engine gets its last bytes at once.
         if leaves || entry.is_some_and(|entry| entry.is_read) {
             std::mem::swap(&mut self.input, &mut state.input);
             if state.wants_room {
@@ -511,21 +533,51 @@ impl Callers {
         count
     }
 
-    /// Begins the session of a pipe.
-    fn begin(
-        &mut self,
-        engine: &mut Engine,
-        pipe: &Arc<Pipe>,
-        sessions: SessionCount<'_>,
-    ) -> Result<SessionId, EndReason> {
-        if self.is_draining {
-            return Err(EndReason::WorkerEnded);
+    /// Ends the session of a caller that has left, if it has written nothing more.
+    fn leave(&mut self, engine: &mut Engine, pipe: &Arc<Pipe>, sessions: SessionCount<'_>) {
+        let mut state = lock(&pipe.state);
+        if state.wish != Some(Wish::Leave) || !state.input.is_empty() || state.end.is_some() {
+            return;
         }
-        if sessions.count.fetch_add(1, Ordering::Relaxed) >= sessions.max {
-            sessions.count.fetch_sub(1, Ordering::Relaxed);
-            return Err(EndReason::SessionsMax);
+        state.end = Some(CallerEnd {
+            reason: EndReason::Withdrawn,
+            fate: None,
+        });
+        let session = state.session;
+        drop(state);
+        if let Some(id) = session {
+            self.remove(id, sessions);
+            engine.handle_session_lost(id);
+        }
+    }
+
+    /// Begins the session of a pipe that has its first bytes.
+    fn begin(&mut self, engine: &mut Engine, pipe: &Arc<Pipe>, sessions: SessionCount<'_>) {
+        let mut state = lock(&pipe.state);
+        let is_new = state.session.is_none() && state.end.is_none();
+        if !is_new || state.input.is_empty() || state.wish == Some(Wish::Withdraw) {
+            return;
+        }
+        let refusal = match () {
+            () if self.is_draining => Some(EndReason::WorkerEnded),
+            () if sessions.count.fetch_add(1, Ordering::Relaxed) >= sessions.max => {
+                sessions.count.fetch_sub(1, Ordering::Relaxed);
+                Some(EndReason::SessionsMax)
+            }
+            () => None,
+        };
+        if let Some(reason) = refusal {
+            let fate = Some(Fate::NotSent);
+            return self.end(&mut state, CallerEnd { reason, fate });
         }
         let id = engine.handle_accept(Peer::Caller, 0);
+        state.session = Some(id);
+        drop(state);
+        // A session for a pool that has ended is closed at once, and the next one has its index.
+        let former = self.sessions.get(id.index()).and_then(Option::as_ref);
+        if let Some(former) = former.map(|entry| entry.id) {
+            self.close(former, false, sessions);
+        }
         if self.sessions.len() <= id.index() {
             self.sessions.resize_with(id.index() + 1, || None);
         }
@@ -534,7 +586,6 @@ impl Callers {
             pipe: pipe.clone(),
             is_read: true,
         });
-        Ok(id)
     }
 
     /// No session begins any more.
@@ -560,8 +611,8 @@ impl Callers {
         let id = lock(&pipe.state).session;
         let mut fate = None;
         if let Some(id) = id {
-            // A reply that is there is worth more than a fate.
-            self.deliver(engine, id);
+            // The caller gets each reply that has come, and a fate for the other requests.
+            self.deliver_within(engine, id, usize::MAX);
             fate = engine.withdraw(id);
             self.remove(id, sessions);
         }
@@ -572,8 +623,13 @@ impl Callers {
         self.end(&mut state, CallerEnd { reason, fate });
     }
 
-    /// Copies output of a session of a caller to its pipe. Other sessions are none of its business.
+    /// Copies output of a session to its pipe, as far as there is room. It does nothing if the
+    /// session is not that of a caller.
     pub(crate) fn deliver(&mut self, engine: &mut Engine, id: SessionId) {
+        self.deliver_within(engine, id, OUTPUT_BYTES_MAX);
+    }
+
+    fn deliver_within(&mut self, engine: &mut Engine, id: SessionId, max: usize) {
         let Some(Some(entry)) = self.sessions.get(id.index()) else {
             return;
         };
@@ -584,7 +640,7 @@ impl Callers {
         let pipe = entry.pipe.clone();
         let mut state = lock(&pipe.state);
         let all = output.len();
-        let count = all.min(OUTPUT_BYTES_MAX.saturating_sub(state.output.len()));
+        let count = all.min(max.saturating_sub(state.output.len()));
         state.output.extend_from_slice(&output[..count]);
         state.has_more = count < all;
         self.wake(&mut state);
@@ -627,7 +683,7 @@ impl Callers {
         self.end(&mut state, CallerEnd { reason, fate });
     }
 
-    /// The worker ends: so do all sessions of callers.
+    /// The worker ends. All sessions of callers end with it.
     pub(crate) fn end_all(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) {
         let open = self.sessions.iter().flatten();
         let open: Vec<Arc<Pipe>> = open.map(|entry| entry.pipe.clone()).collect();
@@ -682,14 +738,10 @@ impl Drop for Callers {
             .flatten()
             .map(|entry| entry.pipe)
             .collect();
-        for (pipes, fate) in [(begun, Fate::Unknown), (unseen, Fate::NotSent)] {
-            for pipe in pipes {
-                let end = CallerEnd {
-                    reason: EndReason::WorkerEnded,
-                    fate: Some(fate),
-                };
-                self.end(&mut lock(&pipe.state), end);
-            }
+        for pipe in begun.into_iter().chain(unseen) {
+            let mut state = lock(&pipe.state);
+            let end = state.end_of_worker();
+            self.end(&mut state, end);
         }
         self.wake_all();
     }

@@ -561,8 +561,8 @@ impl Running {
         Reloader(self.shared.clone())
     }
 
-    /// The handle that opens sessions for callers in this process, if [`Setup::serves_callers`]
-    /// says that there may be some.
+    /// The handle that opens sessions for callers in this process. `None` without
+    /// [`Setup::serves_callers`].
     pub fn callers(&self) -> Option<CallerSessions> {
         let queues = self.shared.callers.clone();
         (!queues.is_empty()).then_some(CallerSessions(queues))

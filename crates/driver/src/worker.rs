@@ -446,15 +446,17 @@ impl WorkerLoop {
         while let Some(link) = self.engine.poll_link() {
             self.write_link(link);
         }
-        while let Some(session) = self.engine.poll_session() {
-            self.write_session(session);
-        }
-        while let Some(action) = self.engine.poll_action() {
+        // An action may produce replies: a connect that fails at once fails its requests. And the
+        // last reply of a session may close it. No action is left for the next turn: a new session
+        // must not get the index of one that still has a socket.
+        loop {
+            while let Some(session) = self.engine.poll_session() {
+                self.write_session(session);
+            }
+            let Some(action) = self.engine.poll_action() else {
+                break;
+            };
             self.perform(action);
-        }
-        // An action may have produced replies: a connect that failed at once fails its requests.
-        while let Some(session) = self.engine.poll_session() {
-            self.write_session(session);
         }
         if let Some(callers) = &mut self.callers {
             callers.wake_all();
@@ -613,6 +615,7 @@ impl WorkerLoop {
             }
             return;
         };
+        debug_assert_eq!(session.id, id, "no session began while the socket was open");
         let output = self.engine.session_output(id);
         if output.is_empty() && !session.socket.stream.wants_write() {
             return;

@@ -240,7 +240,8 @@ impl Engine {
 
     /// The caller of a session waits for no reply any more. Requests that have not left are taken
     /// out, and the session closes. Returns the fate of its unanswered requests. `None`: all are
-    /// answered, and [`Engine::session_output`] had the last replies before this call.
+    /// answered, and [`Engine::session_output`] had the last replies before this call. A session
+    /// that was closed before has the fate `Unknown`.
     pub fn withdraw(&mut self, session: SessionId) -> Option<Fate> {
         let fate = withdraw(&mut self.plane, session);
         self.plane.close(session, false);

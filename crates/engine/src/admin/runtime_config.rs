@@ -345,8 +345,12 @@ fn values_of(
     };
     let found: Vec<&RuntimeOption> = RUNTIME_OPTIONS.iter().filter(is_wanted).collect();
     // No pattern but the whole name finds an old name.
-    let old = patterns.iter().filter_map(|pattern| OldName::find(pattern));
-    let old: Vec<&OldName> = old.collect();
+    let is_named = |name: &&OldName| {
+        patterns
+            .iter()
+            .any(|pattern| pattern == name.old.as_bytes())
+    };
+    let old: Vec<&OldName> = OLD_NAMES.iter().filter(is_named).collect();
     let mut out = Vec::new();
     encode::map(&mut out, version, found.len() + old.len());
     let text = |dial: &RuntimeOption| dial.text((dial.get)(rule, switches));

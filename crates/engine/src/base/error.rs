@@ -14,6 +14,18 @@ pub enum Fate {
     Unknown,
 }
 
+impl Fate {
+    /// The fate that an error reply of respool tells. `None`: the reply is another one. A script
+    /// may give its error the same text, so a caller that cannot trust scripts must not ask.
+    pub fn of_reply(reply: &[u8]) -> Option<Fate> {
+        match ErrorOutcome::of(reply, ErrorOutcome::Replied) {
+            ErrorOutcome::NotSent => Some(Fate::NotSent),
+            ErrorOutcome::Unknown => Some(Fate::Unknown),
+            ErrorOutcome::Replied | ErrorOutcome::Refused => None,
+        }
+    }
+}
+
 /// The cause of a failed request. A server or respool is at fault. Faults of clients are answered
 /// in Redis's words where they are found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -501,14 +501,22 @@ impl Ledger {
         self.open = entries.len() as u32;
     }
 
-    /// Takes requests out of the open batch. Returns their number.
-    pub(crate) fn take_back_open(&mut self, leaves: impl Fn(&HeldRequest<'_>) -> bool) -> usize {
+    /// Takes requests of a session out of the open batch. Returns their number.
+    pub(crate) fn take_back_open(
+        &mut self,
+        session: SessionId,
+        leaves: impl Fn(&HeldRequest<'_>) -> bool,
+    ) -> usize {
+        let is_of_session = |entry: &Entry| entry.session == session;
+        if !self.open_entries().any(is_of_session) {
+            return 0;
+        }
         let first = self.in_flight();
         let open = self.requests().skip(first);
         let going: Vec<bool> = open.map(|request| leaves(&request)).collect();
         let len = |entry: &Entry| entry.len as usize;
         let open_bytes = self.open_bytes();
-        // Behind the requests may stand the beginning of a large one, which has no end yet.
+        // The beginning of a large request may stand behind the others. Its end has not come yet.
         if !going.contains(&true) || self.open_entries().map(len).sum::<usize>() != open_bytes {
             return 0;
         }

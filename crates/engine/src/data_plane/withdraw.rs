@@ -6,8 +6,9 @@
 //!                          a1 keeps a nameless place   a2 is taken out
 //! ```
 //!
-//! A request that is taken out is surely not executed. One that has left may be executed: its place
-//! in the ledger recognizes its late reply. So the caller learns the truth about its requests.
+//! A request that is taken out is surely not executed. A request that has left may be executed. Its
+//! place in the ledger recognizes its late reply. So the caller learns the truth about its
+//! requests.
 
 use crate::base::error::Fate;
 use crate::base::handle::{LinkId, SessionId};
@@ -15,12 +16,20 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::ledger::HeldRequest;
 use crate::data_plane::link::Link;
+use crate::data_plane::session::Flags;
 
 /// Takes the requests of a session out of the links, as far as they have not left. Returns the fate
 /// of the session's unanswered requests; `None`: it has none, so its output holds all replies.
-/// `NotSent` says that no server has got any of the requests. The session must be closed next.
+/// `NotSent` says that no server executes any of the requests. The session must be closed next.
 pub(crate) fn withdraw(plane: &mut DataPlane, id: SessionId) -> Option<Fate> {
-    let session = plane.sessions.get(id)?;
+    // A session that was closed in this turn may have had requests in flight.
+    let Some(session) = plane.sessions.get(id) else {
+        return Some(Fate::Unknown);
+    };
+    // A reply of several parts has begun, such as that of an EXEC. Its other parts are missing.
+    if session.state.any(Flags::STEPS) {
+        return Some(Fate::Unknown);
+    }
     let unanswered = session.depth() as usize;
     if unanswered == 0 {
         // The engine has read no request from these bytes.
@@ -31,12 +40,20 @@ pub(crate) fn withdraw(plane: &mut DataPlane, id: SessionId) -> Option<Fate> {
     let links: Vec<LinkId> = links.map(|(link_id, _)| link_id).collect();
     let mut taken = 0;
     for link_id in links {
-        if let Some(link) = plane.links.get_mut(link_id) {
-            taken += match link.is_up() {
-                true => link.ledger.take_back_open(|request| may_go(id, request)),
-                false => take_waiting(link, id),
-            };
+        let Some(link) = plane.links.get_mut(link_id) else {
+            continue;
+        };
+        let from_here = match link.is_up() {
+            true => link
+                .ledger
+                .take_back_open(id, |request| may_go(id, request)),
+            false => take_waiting(link, id),
+        };
+        if from_here > 0 {
+            // A full link has room again.
+            plane.reopen(link_id);
         }
+        taken += from_here;
     }
     Some(match taken == unanswered {
         true => Fate::NotSent,
@@ -44,8 +61,8 @@ pub(crate) fn withdraw(plane: &mut DataPlane, id: SessionId) -> Option<Fate> {
     })
 }
 
-/// Whether the ledger tells which of its requests have left. That of a loss that is not handled yet
-/// does not.
+/// Whether the ledger tells which of its requests have left. While a loss is not handled yet, it
+/// does not tell.
 fn has_only_known(plane: &DataPlane, id: LinkId, link: &Link) -> bool {
     !plane.is_link_lost(id) && (link.is_up() || link.ledger.sent() == 0)
 }

@@ -116,7 +116,7 @@ fn incomplete_and_answered_requests_have_their_own_fates() {
     world.turn(|engine| fate = engine.withdraw(answered));
     assert_eq!(fate, None);
     world.turn(|engine| fate = engine.withdraw(answered));
-    assert_eq!(fate, None, "the session is closed");
+    assert_eq!(fate, Some(Fate::Unknown), "the session is closed");
 }
 
 /// The shares of one request may have left on another link: it is not taken out.
