@@ -1,0 +1,194 @@
+//! One call: a request, its session and its reply.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Instant;
+
+use respool_driver::CallerSession;
+use respool_protocol::commands::{self, Answer};
+use respool_protocol::encode;
+use respool_protocol::reply::{ReplyScanner, Scanned};
+
+use crate::SharedClient;
+use crate::error::CallError;
+use crate::sessions::Sessions;
+
+/// Commands of a session that change nothing for its next call.
+const WITHOUT_TRACE: [&str; 12] = [
+    "client",
+    "client|getname",
+    "client|id",
+    "client|info",
+    "client|kill",
+    "client|list",
+    "client|pause",
+    "client|unblock",
+    "client|unpause",
+    "cluster",
+    "info",
+    "script",
+];
+
+/// A call that has begun. Dropping it takes the request back if it has not left.
+pub(crate) struct Call {
+    /// `None` once the reply is there.
+    session: Option<CallerSession>,
+    request: Vec<u8>,
+    /// Bytes of the request that the session has taken.
+    written: usize,
+    reply: Vec<u8>,
+    scanner: ReplyScanner,
+    /// Bytes of the reply that the scanner has seen.
+    scanned: usize,
+}
+
+impl Call {
+    /// Writes the request into a session.
+    pub(crate) fn begin<A: AsRef<[u8]>>(
+        sessions: &Sessions,
+        args: &[A],
+    ) -> Result<Call, CallError> {
+        check(args)?;
+        let mut request = Vec::new();
+        encode::request(&mut request, args);
+        let session = sessions.take();
+        let written = session.write(&request);
+        Ok(Call {
+            session: Some(session),
+            request,
+            written,
+            reply: Vec::new(),
+            scanner: ReplyScanner::default(),
+            scanned: 0,
+        })
+    }
+
+    /// Blocks until the reply is there. At the deadline the request is taken back if it has not
+    /// left.
+    pub(crate) fn wait(
+        mut self,
+        sessions: &Sessions,
+        mut deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, CallError> {
+        loop {
+            if let Some(outcome) = self.step(sessions) {
+                return outcome;
+            }
+            if let Some(session) = &self.session
+                && !session.wait(deadline)
+            {
+                // The worker answers at once: it takes its turns whatever the servers do.
+                session.withdraw();
+                deadline = None;
+            }
+        }
+    }
+
+    /// Writes and reads as far as it goes. Returns the outcome of the call once it is there.
+    fn step(&mut self, sessions: &Sessions) -> Option<Result<Vec<u8>, CallError>> {
+        let session = self.session.as_ref()?;
+        self.written += session.write(&self.request[self.written..]);
+        // The end comes behind the last bytes, so it is asked for first.
+        let end = session.end();
+        if session.read(&mut self.reply) {
+            match self.scanner.scan(&self.reply[self.scanned..]) {
+                Ok(Scanned::Whole(len)) => {
+                    self.scanned += len;
+                    sessions.give_back(self.session.take()?);
+                    return Some(self.complete());
+                }
+                Ok(Scanned::Fragment) => self.scanned = self.reply.len(),
+                Err(error) => {
+                    self.session = None;
+                    let text = format!("the reply is not RESP: {error}");
+                    return Some(Err(CallError::Unknown(text)));
+                }
+            }
+        }
+        let end = end?;
+        self.session = None;
+        Some(Err(CallError::of_end(end)))
+    }
+
+    /// The outcome that the whole reply tells.
+    fn complete(&mut self) -> Result<Vec<u8>, CallError> {
+        let mut reply = std::mem::take(&mut self.reply);
+        reply.truncate(self.scanned);
+        match reply.first() {
+            Some(b'-') => Err(CallError::of_reply(&reply)),
+            _ => Ok(reply),
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if let Some(session) = &self.session {
+            session.withdraw();
+        }
+    }
+}
+
+/// Refuses a request that would change the session for the next call.
+fn check<A: AsRef<[u8]>>(args: &[A]) -> Result<(), CallError> {
+    if args.is_empty() {
+        let text = "a request has at least one argument, the command";
+        return Err(CallError::Invalid(text.into()));
+    }
+    let Some(id) = commands::resolve(args.len(), |at| args[at].as_ref()) else {
+        return Ok(());
+    };
+    let command = id.get();
+    let leaves_trace = match command.answer {
+        Answer::Pinned => true,
+        Answer::Session => !WITHOUT_TRACE.contains(&command.name),
+        _ => false,
+    };
+    match leaves_trace {
+        true => Err(CallError::Invalid(format!(
+            "{} changes its connection, which other callers share: it cannot be called alone",
+            command.name.replace('|', " ").to_uppercase()
+        ))),
+        false => Ok(()),
+    }
+}
+
+/// The future of a call: see [`SharedClient::ask`].
+#[must_use = "a future that is not awaited takes its request back"]
+pub struct PendingCall {
+    /// `Err`: the call failed before it began. `None`: the outcome was returned.
+    call: Option<Result<Call, CallError>>,
+    client: SharedClient,
+}
+
+impl PendingCall {
+    pub(crate) fn new(call: Result<Call, CallError>, client: SharedClient) -> PendingCall {
+        let call = Some(call);
+        PendingCall { call, client }
+    }
+}
+
+impl Future for PendingCall {
+    type Output = Result<Vec<u8>, CallError>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let ask = &mut *self;
+        let outcome = loop {
+            let call = match &mut ask.call {
+                Some(Ok(call)) => call,
+                Some(Err(error)) => break Err(error.clone()),
+                None => panic!("a future is not polled after its end"),
+            };
+            if let Some(outcome) = call.step(ask.client.sessions()) {
+                break outcome;
+            }
+            let session = call.session.as_ref();
+            if session.is_none_or(|session| session.poll(context).is_pending()) {
+                return Poll::Pending;
+            }
+        };
+        ask.call = None;
+        Poll::Ready(outcome)
+    }
+}

@@ -1,0 +1,142 @@
+//! A Redis client for many callers.
+//!
+//! Threads and tasks ask at the same time, few connections carry their requests in large batches,
+//! and each caller is woken with its own reply. The engine of respool runs in a thread of this
+//! process.
+//!
+//! ```text
+//!   thread ─┐                                      ┌─ server
+//!   thread ─┼─ sessions ── engine ── few links ────┤
+//!   task   ─┘                                      └─ server
+//! ```
+//!
+//! - [`SharedClient::call`] blocks until the reply is there.
+//! - [`SharedClient::ask`] is a future for any executor.
+//! - [`SharedClient::within`] limits the time of calls. A call that is out of time is taken back if
+//!   it has not left, and so is the request of a future that is dropped.
+//! - [`CallError`] says whether a failed request may have been executed.
+//!
+//! Order holds between calls of which one has ended before the other began.
+//!
+//! Commands that change their connection (SELECT, MULTI, SUBSCRIBE) are refused: the next caller
+//! might get that connection.
+
+mod call;
+mod error;
+mod sessions;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use respool_driver::tls::ServerTls;
+use respool_driver::{Notify, Running, Setup, StartError};
+use respool_engine::settings::Settings;
+
+pub use call::PendingCall;
+pub use error::CallError;
+
+use crate::call::Call;
+use crate::sessions::Sessions;
+
+/// How long the end of the last client waits for replies.
+const END_WAIT: Duration = Duration::from_secs(1);
+
+/// A client. Its clones share connections, and the last one ends them when it is dropped.
+#[derive(Clone)]
+pub struct SharedClient(Arc<Core>);
+
+/// The part that all clones share.
+struct Core {
+    sessions: Sessions,
+    /// `None` while it ends.
+    running: Option<Running>,
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        if let Some(running) = self.running.take() {
+            self.sessions.clear();
+            running.drain();
+            running.join(END_WAIT);
+        }
+    }
+}
+
+impl SharedClient {
+    /// Starts a client. Calls may begin before its connections are up.
+    ///
+    /// `pool_tls`: TLS of the servers of each pool of the settings; no item: plain. `notify` gets
+    /// events for the operator, on the client's thread.
+    ///
+    /// # Errors
+    /// The system refuses a thread or a descriptor.
+    pub fn start(
+        settings: Arc<Settings>,
+        pool_tls: Vec<Option<ServerTls>>,
+        notify: Notify,
+    ) -> Result<SharedClient, StartError> {
+        let setup = Setup {
+            listeners: Vec::new(),
+            pool_tls,
+            socket_access: Default::default(),
+            // A second worker would halve the batches.
+            workers: 1,
+            settings,
+            reports_servers: false,
+            serves_callers: true,
+        };
+        let running = respool_driver::start(setup, notify)?;
+        let callers = running.callers().expect("the set-up serves callers");
+        Ok(SharedClient(Arc::new(Core {
+            sessions: Sessions::new(callers),
+            running: Some(running),
+        })))
+    }
+
+    /// Sends a request and blocks until its reply has come. The reply is in the protocol of Redis
+    /// (RESP2).
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub fn call<A: AsRef<[u8]>>(&self, args: &[A]) -> Result<Vec<u8>, CallError> {
+        Call::begin(self.sessions(), args)?.wait(self.sessions(), None)
+    }
+
+    /// This client with a limit on the time of each call. There is no other limit than
+    /// `request-timeout-ms` of the settings without it.
+    pub fn within(&self, limit: Duration) -> LimitedClient {
+        LimitedClient {
+            client: self.clone(),
+            limit,
+        }
+    }
+
+    /// Sends a request. The future ends with its reply. Dropping the future takes the request back
+    /// if it has not left.
+    pub fn ask<A: AsRef<[u8]>>(&self, args: &[A]) -> PendingCall {
+        PendingCall::new(Call::begin(self.sessions(), args), self.clone())
+    }
+
+    fn sessions(&self) -> &Sessions {
+        &self.0.sessions
+    }
+}
+
+/// A client with a limit on the time of each call.
+#[derive(Clone)]
+pub struct LimitedClient {
+    client: SharedClient,
+    limit: Duration,
+}
+
+impl LimitedClient {
+    /// As [`SharedClient::call`]. At the limit the request is taken back if it has not left.
+    ///
+    /// # Errors
+    /// See [`CallError`]. At the limit it is [`CallError::NotSent`] or [`CallError::Unknown`].
+    pub fn call<A: AsRef<[u8]>>(&self, args: &[A]) -> Result<Vec<u8>, CallError> {
+        let deadline = Instant::now() + self.limit;
+        let sessions = self.client.sessions();
+        Call::begin(sessions, args)?.wait(sessions, Some(deadline))
+    }
+}

@@ -1,0 +1,283 @@
+//! A client before a real server.
+
+use std::future::Future;
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use respool_client::{CallError, SharedClient};
+use respool_engine::settings::{
+    Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
+};
+use respool_testkit::servers::{ServerProcess, any_server};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn server() -> ServerProcess {
+    ServerProcess::start::<&str>(&any_server(), &[]).expect("the server starts")
+}
+
+fn settings_for(server: SocketAddr) -> Settings {
+    let server = ServerSettings {
+        address: Address::Tcp {
+            host: server.ip().to_string(),
+            port: server.port(),
+        },
+        credentials: None,
+        db: 0,
+    };
+    Settings {
+        pools: vec![PoolSettings {
+            name: "default".to_owned(),
+            kind: PoolKind::Single(server),
+            reads: Reads::default(),
+            flush: None,
+            announce: None,
+            shows: Shows::default(),
+            address_map: Default::default(),
+            tls: false,
+        }],
+        ..Settings::default()
+    }
+}
+
+fn client_with(settings: Settings) -> SharedClient {
+    SharedClient::start(Arc::new(settings), Vec::new(), Arc::new(|_| {}))
+        .expect("the client starts")
+}
+
+fn client(server: &ServerProcess) -> SharedClient {
+    client_with(settings_for(server.address()))
+}
+
+/// Settings under which requests wait for a server without an end.
+fn patient(server: &ServerProcess) -> Settings {
+    let mut settings = settings_for(server.address());
+    settings.timeouts.outage_hold_ms = 60_000;
+    settings.timeouts.request_ms = 0;
+    settings.timeouts.link_stall_ms = 60_000;
+    settings
+}
+
+struct Unpark(thread::Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Runs a future on this thread.
+fn block_on<T>(future: impl Future<Output = T>) -> T {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut future = pin!(future);
+    let mut context = Context::from_waker(&waker);
+    let begun = Instant::now();
+    loop {
+        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
+            return value;
+        }
+        assert!(begun.elapsed() < PATIENCE, "the future does not end");
+        thread::park_timeout(PATIENCE);
+    }
+}
+
+#[test]
+fn each_thread_gets_its_own_replies() {
+    let server = server();
+    let client = client(&server);
+    thread::scope(|scope| {
+        for index in 0..100 {
+            let client = client.clone();
+            scope.spawn(move || {
+                let key = format!("counter-{index}");
+                for count in 1..=50 {
+                    let reply = client.call(&["INCR", &key]).expect("a reply");
+                    assert_eq!(reply, format!(":{count}\r\n").into_bytes());
+                }
+            });
+        }
+    });
+}
+
+/// Calls one after the other use one session. Calls at the same time have one each.
+#[test]
+fn sessions_are_used_again() {
+    let server = server();
+    let client = client(&server);
+    for _ in 0..50 {
+        client.call(&["PING"]).expect("a reply");
+    }
+    let list = client.call(&["CLIENT", "LIST"]).expect("a reply");
+    let list = String::from_utf8_lossy(&list).into_owned();
+    assert_eq!(list.matches("addr=caller ").count(), 1, "{list}");
+}
+
+#[test]
+fn errors_tell_the_outcome() {
+    let server = server();
+    let client = client(&server);
+    client.call(&["SET", "text", "a"]).expect("a reply");
+    let error = client.call(&["INCR", "text"]).expect_err("no number");
+    let CallError::Server(text) = error else {
+        panic!("{error:?}");
+    };
+    assert!(text.starts_with("ERR value is not an integer"), "{text}");
+    for args in [
+        &["SELECT", "1"][..],
+        &["MULTI"],
+        &["SUBSCRIBE", "c"],
+        &["AUTH", "p"],
+        &[],
+    ] {
+        let error = client.call(args).expect_err("refused");
+        assert!(
+            matches!(error, CallError::Invalid(_)),
+            "{args:?}: {error:?}"
+        );
+    }
+    assert_eq!(
+        client.call(&["ECHO", "on"]).expect("a reply"),
+        b"$2\r\non\r\n"
+    );
+}
+
+/// A call that is out of time says whether its request may have been executed.
+#[test]
+fn call_out_of_time_tells_the_truth() {
+    let mut server = server();
+    let client = client_with(patient(&server));
+    client.call(&["SET", "sent", "1"]).expect("a reply");
+    let limited = client.within(Duration::from_millis(100));
+    assert_eq!(
+        limited.call(&["GET", "sent"]).expect("a reply"),
+        b"$1\r\n1\r\n"
+    );
+    server.stop();
+    let error = limited.call(&["INCR", "sent"]).expect_err("no reply");
+    assert!(matches!(error, CallError::Unknown(_)), "{error:?}");
+    server.cont();
+    server.kill9();
+    let begun = Instant::now();
+    let error = loop {
+        // Until the loss is noticed, a request may be written to the dead connection.
+        let error = limited.call(&["INCR", "unsent"]).expect_err("no reply");
+        if matches!(error, CallError::NotSent(_)) {
+            break error;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{error:?}");
+    };
+    assert!(error.to_string().contains("was not executed"), "{error}");
+    server.restart().expect("the server starts again");
+    assert_eq!(
+        client.call(&["EXISTS", "unsent"]).expect("a reply"),
+        b":0\r\n"
+    );
+}
+
+#[test]
+fn future_ends_with_the_reply() {
+    let server = server();
+    let client = client(&server);
+    for count in 1..=200 {
+        let reply = block_on(client.ask(&["INCR", "k"])).expect("a reply");
+        assert_eq!(reply, format!(":{count}\r\n").into_bytes());
+    }
+    let error = block_on(client.ask(&["WATCH", "k"])).expect_err("refused");
+    assert!(matches!(error, CallError::Invalid(_)), "{error:?}");
+}
+
+/// The request of a dropped future that has not left is never executed.
+#[test]
+fn dropped_future_takes_its_request_back() {
+    let mut server = server();
+    let client = client_with(patient(&server));
+    client.call(&["PING"]).expect("a reply");
+    server.kill9();
+    let limited = client.within(Duration::from_millis(50));
+    let begun = Instant::now();
+    while !matches!(limited.call(&["INCR", "probe"]), Err(CallError::NotSent(_))) {
+        assert!(begun.elapsed() < PATIENCE, "the loss is not noticed");
+    }
+    let mut future = Box::pin(client.ask(&["INCR", "dropped"]));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(future.as_mut().poll(&mut context).is_pending());
+    drop(future);
+    let kept = thread::spawn({
+        let client = client.clone();
+        move || client.call(&["INCR", "kept"])
+    });
+    thread::sleep(Duration::from_millis(50));
+    server.restart().expect("the server starts again");
+    assert_eq!(kept.join().expect("it ends").expect("a reply"), b":1\r\n");
+    assert_eq!(
+        client.call(&["EXISTS", "dropped"]).expect("a reply"),
+        b":0\r\n"
+    );
+}
+
+/// A call that waits at the server holds up no other one.
+#[test]
+fn waiting_call_holds_up_no_other() {
+    let server = server();
+    let client = client(&server);
+    let waiter = thread::spawn({
+        let client = client.clone();
+        move || client.call(&["BLPOP", "list", "0"])
+    });
+    let begun = Instant::now();
+    loop {
+        let info = client.call(&["INFO", "clients"]).expect("a reply");
+        if String::from_utf8_lossy(&info).contains("blocked_clients:1") {
+            break;
+        }
+        assert!(begun.elapsed() < PATIENCE, "BLPOP has not begun");
+    }
+    client.call(&["RPUSH", "list", "x"]).expect("a reply");
+    let popped = waiter.join().expect("it ends").expect("a reply");
+    assert_eq!(popped, b"*2\r\n$4\r\nlist\r\n$1\r\nx\r\n");
+}
+
+#[test]
+fn large_value_is_read_back() {
+    let server = server();
+    let client = client(&server);
+    let value: Vec<u8> = (0..3_000_000u32).map(|at| (at % 253) as u8).collect();
+    client
+        .call(&[&b"SET"[..], b"large", &value])
+        .expect("a reply");
+    let reply = client.call(&["GET", "large"]).expect("a reply");
+    assert_eq!(
+        &reply[reply.len() - value.len() - 2..reply.len() - 2],
+        &value[..]
+    );
+}
+
+/// The end of the last client ends its connections and its thread.
+#[test]
+fn last_client_ends_its_connections() {
+    let server = server();
+    let observer = client(&server);
+    let count = || {
+        let reply = observer.call(&["INFO", "clients"]).expect("a reply");
+        let text = String::from_utf8_lossy(&reply).into_owned();
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix("connected_clients:"));
+        line.and_then(|count| count.parse::<u64>().ok())
+            .expect("INFO has the field")
+    };
+    let before = count();
+    let client = client_with(settings_for(server.address()));
+    client.call(&["PING"]).expect("a reply");
+    assert!(count() > before);
+    drop(client);
+    let begun = Instant::now();
+    while count() > before {
+        assert!(begun.elapsed() < PATIENCE, "connections stay");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
