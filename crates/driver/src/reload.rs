@@ -73,7 +73,7 @@ impl ListeningAddresses {
     ) -> Result<Vec<Vec<Listener>>, StartError> {
         let mut of_workers: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
         for address in addresses {
-            let (listening, listeners) = open(address, (count, self.access))?;
+            let (listening, listeners) = open(address, (count, self.access), &[])?;
             self.slots.push(Some(listening));
             for (worker, listener) in of_workers.iter_mut().zip(listeners) {
                 worker.push(listener);
@@ -99,6 +99,7 @@ impl ListeningAddresses {
 fn open(
     ListenAddress { address, pool, tls }: &ListenAddress,
     (count, access): (usize, SocketAccess),
+    _: &[AddedListener],
 ) -> Result<(ListeningAddress, Vec<Listener>), StartError> {
     let bound = listen::bind(address, count, access).map_err(|error| StartError::Listen {
         address: address.clone(),
@@ -129,7 +130,18 @@ fn open(
 fn check_open(
     ListenAddress { address, pool, tls }: &ListenAddress,
     _: (usize, SocketAccess),
+    added: &[AddedListener],
 ) -> Result<(ListeningAddress, Vec<Listener>), StartError> {
+    // Two new addresses that do not listen are not in each other's way yet.
+    let is_chosen = |address: &Address| matches!(address, Address::Tcp { port: 0, .. });
+    let mut before = added.iter().map(|(_, new, _)| &new.bound);
+    let in_way = before.find(|own| !is_chosen(own) && listen::overlap(address, own));
+    if let Some(own) = in_way {
+        return Err(StartError::ListensAlready {
+            address: address.clone(),
+            own: own.clone(),
+        });
+    }
     listen::check(address).map_err(|error| StartError::Listen {
         address: address.clone(),
         error,
@@ -144,10 +156,14 @@ fn check_open(
     Ok((listening, Vec::new()))
 }
 
-/// Binds an address, or finds out whether it can be bound.
+/// A new listener: its index, its address, and a socket for each worker.
+type AddedListener = (usize, ListeningAddress, Vec<Listener>);
+
+/// Binds an address, or finds out whether it can be bound beside the new listeners before it.
 type Open = fn(
     &ListenAddress,
     (usize, SocketAccess),
+    &[AddedListener],
 ) -> Result<(ListeningAddress, Vec<Listener>), StartError>;
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -187,8 +203,8 @@ pub struct PreparedReload<'a> {
     reload: Reload,
     /// The listeners that stay.
     kept: Vec<KeptListener>,
-    /// The new listeners with their indices, with a socket for each worker.
-    added: Vec<(usize, ListeningAddress, Vec<Listener>)>,
+    /// The new listeners.
+    added: Vec<AddedListener>,
     /// The indices of listeners that end.
     removed: Vec<usize>,
     /// The indices of all listeners, in the order of the configuration.
@@ -261,8 +277,8 @@ impl Reloader {
     /// Binds the addresses that are new. Nothing changes before [`PreparedReload::apply`].
     ///
     /// # Errors
-    /// When an address cannot be bound (the message names it), or there have been too many pools.
-    pub fn prepare(&mut self, reload: Reload) -> Result<PreparedReload<'_>, StartError> {
+    /// One for each address that cannot be bound, or one if there have been too many pools.
+    pub fn prepare(&mut self, reload: Reload) -> Result<PreparedReload<'_>, Vec<StartError>> {
         self.prepare_with(reload, open)
     }
 
@@ -270,26 +286,8 @@ impl Reloader {
     ///
     /// # Errors
     /// Those of [`Reloader::prepare`], except that a socket file may not get its mode or owner.
-    pub fn check(&mut self, reload: Reload) -> Result<(), StartError> {
-        let prepared = self.prepare_with(reload, check_open)?;
-        // Two new addresses that do not listen are not in each other's way yet.
-        let added: Vec<&Address> = prepared
-            .added
-            .iter()
-            .map(|(_, new, _)| &new.bound)
-            .collect();
-        let is_chosen = |address: &Address| matches!(address, Address::Tcp { port: 0, .. });
-        for (place, address) in added.iter().copied().enumerate() {
-            let mut before = added[..place].iter();
-            let in_way = before.find(|own| !is_chosen(own) && listen::overlap(address, own));
-            if let Some(own) = in_way {
-                return Err(StartError::ListensAlready {
-                    address: address.clone(),
-                    own: (*own).clone(),
-                });
-            }
-        }
-        Ok(())
+    pub fn check(&mut self, reload: Reload) -> Result<(), Vec<StartError>> {
+        self.prepare_with(reload, check_open).map(drop)
     }
 
     /// Prepares a reload. `open` binds its new addresses.
@@ -297,11 +295,11 @@ impl Reloader {
         &mut self,
         mut reload: Reload,
         open: Open,
-    ) -> Result<PreparedReload<'_>, StartError> {
+    ) -> Result<PreparedReload<'_>, Vec<StartError>> {
         let shared = &*self.0;
         let count = shared.mailboxes.len();
         let pools = lock(&shared.pools).renew(&reload.settings.pools);
-        let pools = pools.map_err(StartError::Pools)?;
+        let pools = pools.map_err(|error| vec![StartError::Pools(error)])?;
         reload.settings.pools = pools.pools().to_vec();
         for listener in &mut reload.listeners {
             listener.pool = pools.of_config()[listener.pool].into();
@@ -330,8 +328,9 @@ impl Reloader {
         });
         let same = same_listeners(&slots, &wanted.collect::<Vec<_>>());
         let mut kept: Vec<KeptListener> = Vec::new();
-        let mut added: Vec<(usize, ListeningAddress, Vec<Listener>)> = Vec::new();
+        let mut added: Vec<AddedListener> = Vec::new();
         let mut in_order: Vec<usize> = Vec::new();
+        let mut errors: Vec<StartError> = Vec::new();
         for (listener, same) in reload.listeners.iter().zip(same) {
             let index = same.unwrap_or(slots.len() + added.len());
             in_order.push(index);
@@ -348,16 +347,22 @@ impl Reloader {
                     "respool has had {LISTENERS_EVER_MAX} listeners since its start, the most that a \
                      process can have: restart it to add more"
                 );
-                return Err(StartError::Listen {
+                errors.push(StartError::Listen {
                     address: listener.address.clone(),
                     error: std::io::Error::other(text),
                 });
+                break;
             }
-            let (listening, sockets) = open(listener, (count, access)).map_err(|error| {
-                let added = added.iter().map(|(_, listening, _)| &listening.bound);
-                blame_own(error, bound.iter().chain(added))
-            })?;
-            added.push((index, listening, sockets));
+            match open(listener, (count, access), &added) {
+                Ok((listening, sockets)) => added.push((index, listening, sockets)),
+                Err(error) => {
+                    let added = added.iter().map(|(_, listening, _)| &listening.bound);
+                    errors.push(blame_own(error, bound.iter().chain(added)));
+                }
+            }
+        }
+        if !errors.is_empty() {
+            return Err(errors);
         }
         let is_kept = |id: &usize| kept.iter().any(|other| other.index == *id);
         let is_used = |id: &usize| slots[*id].is_some();

@@ -120,22 +120,27 @@ impl Config {
     /// # Errors
     /// Returns every problem, in the order of the layers.
     pub(crate) fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
-        Config::resolve_with(
+        let (config, resolved, of_files) = Config::resolve_with(
             raw,
             &RenewablePasswords::default(),
             Resolved::check_control_socket,
-        )
+        )?;
+        match of_files.is_empty() {
+            true => Ok((config, resolved)),
+            false => Err(of_files),
+        }
     }
 
     /// The same for a reload. Passwords from files and commands keep their numbers. The control
-    /// socket is open already.
+    /// socket is open already. The problems of files with certificates are not among the errors,
+    /// so that a reload can name them beside those of its next steps.
     ///
     /// # Errors
     /// As [`Config::resolve`].
     pub(crate) fn resolve_again(
         raw: RawConfig,
         before: &RenewablePasswords,
-    ) -> Result<(Config, Resolved), Vec<Problem>> {
+    ) -> Result<(Config, Resolved, Vec<Problem>), Vec<Problem>> {
         Config::resolve_with(raw, before, |_, _| {})
     }
 
@@ -143,7 +148,7 @@ impl Config {
         mut raw: RawConfig,
         before: &RenewablePasswords,
         check_more: impl FnOnce(&Resolved, &mut Vec<Problem>),
-    ) -> Result<(Config, Resolved), Vec<Problem>> {
+    ) -> Result<(Config, Resolved, Vec<Problem>), Vec<Problem>> {
         let mut warnings = std::mem::take(&mut raw.warnings);
         let (resolved, mut problems) = Resolved::from_raw(raw);
         let mut passwords = before.again();
@@ -156,8 +161,9 @@ impl Config {
         resolved.check_relations(&mut problems);
         resolved.check_links(&pools, &mut problems);
         check_more(&resolved, &mut problems);
-        let tls_files = resolved.tls(&pools, &mut problems);
+        let (tls_files, of_files) = resolved.tls(&pools, &mut problems);
         if !problems.is_empty() {
+            problems.extend(of_files);
             return Err(problems);
         }
         warnings.extend(resolved.readable_secrets(&passwords, &tls_files));
@@ -202,7 +208,7 @@ impl Config {
             log_level: values.log_level,
             warnings,
         };
-        Ok((config, resolved))
+        Ok((config, resolved, of_files))
     }
 
     /// The path of the control socket that all layers name, even if other options are wrong.

@@ -19,23 +19,23 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
-use respool_driver::{Notice, Passwords, Reload, Reloader, TlsUpdates};
+use respool_driver::{Notice, Passwords, Reload, Reloader, StartError, TlsUpdates};
 use respool_engine::ReloadReport;
+use respool_engine::settings::Address;
 use tracing::{error, info, warn};
 
 use crate::arguments::{self, Invocation};
 use crate::backend::BackendUrl;
 use crate::config::{Backend, Config, PoolConfig, Resolved};
-use crate::options::AtReload;
 use crate::passwords::{RenewablePasswords, RenewablesInEffect, RenewedPassword, Rereader};
 use crate::plain::plain;
-use crate::problem::Problem;
+use crate::problem::{ConfigPlace, Problem};
 use crate::remedy::{explain, thread_remedy};
 use crate::tls_files::CertificateExpiry;
 
 pub(crate) use control::{ask as ask_process, listen as listen_for_control};
 use difference::{ConfigDifference, differences};
-use host_names::check_names;
+use host_names::{CheckedNames, check_names};
 use set_values::SetValues;
 
 /// The pause between two reloads by signals. A storm of signals is one reload for each pause.
@@ -208,9 +208,9 @@ impl Reloads {
     }
 
     /// `Err`: respool is about to end. Workers that drain take no new listeners.
-    fn check_not_stopping(&self) -> Result<(), Vec<String>> {
+    fn check_not_stopping(&self) -> Result<(), String> {
         match lock(&self.0.signals).is_stopping {
-            true => Err(vec!["respool is stopping".into()]),
+            true => Err("respool is stopping".into()),
             false => Ok(()),
         }
     }
@@ -294,7 +294,7 @@ impl Reloads {
     pub(crate) fn reload(&self, mode: ReloadMode, is_logged: bool) -> ReloadOutcome {
         let mut state = lock(&self.0.state);
         if let Err(stopping) = self.check_not_stopping() {
-            return ReloadOutcome::failed(stopping);
+            return ReloadOutcome::failed(vec![stopping]);
         }
         let Some(state) = &mut *state else {
             return ReloadOutcome::failed(vec!["respool is not ready yet: try again".into()]);
@@ -302,9 +302,10 @@ impl Reloads {
         // No other thread reads a password until the new configuration is the current one.
         let mut in_effect = self.0.passwords.in_effect();
         let outcome = match read(&in_effect.passwords) {
-            Ok(new) => self.take(state, &mut in_effect, new, mode),
-            Err(problems) => Err(problems.iter().map(Problem::to_string).collect()),
+            Ok((new, of_files)) => self.take(state, &mut in_effect, (new, of_files), mode),
+            Err(problems) => Err(problems),
         };
+        let outcome = outcome.map_err(|problems| problems.iter().map(Problem::to_string).collect());
         drop(in_effect);
         if mode == ReloadMode::Apply {
             self.wake_rereader(state);
@@ -316,29 +317,35 @@ impl Reloads {
         outcome
     }
 
-    /// Takes a configuration without problems. `Err`: the reasons for which it cannot be applied.
+    /// Takes a configuration whose only problems are those `of_files` with certificates. `Err`:
+    /// every reason for which it cannot be applied.
     fn take(
         &self,
         state: &mut ReloadState,
         in_effect: &mut RenewablesInEffect,
-        mut new: Loaded,
+        (mut new, of_files): (Loaded, Vec<Problem>),
         mode: ReloadMode,
-    ) -> Result<ReloadOutcome, Vec<String>> {
+    ) -> Result<ReloadOutcome, Vec<Problem>> {
         let differences = differences(&state.current, &new, in_effect);
-        let needs_restart =
-            |difference: &&ConfigDifference| difference.at_reload == AtReload::Restart;
-        let fixed: Vec<String> = differences
-            .iter()
-            .filter(needs_restart)
-            .map(|difference| {
-                format!("{difference}: needs a restart; undo it to reload the other changes")
-            })
-            .collect();
-        if !fixed.is_empty() {
-            return Err(fixed);
-        }
+        let mut problems = of_files;
+        problems.extend(
+            differences
+                .iter()
+                .filter_map(ConfigDifference::restart_problem),
+        );
         new.config.keep_fixed(&state.current.config);
         new.config.tls_files.keep_same(&in_effect.tls);
+        let names = check_names(&state.current, &new);
+        problems.extend(names.problems.iter().cloned());
+        if !problems.is_empty() {
+            problems.extend(
+                check_prepared(state, &new, &names)
+                    .err()
+                    .into_iter()
+                    .flatten(),
+            );
+            return Err(problems);
+        }
         let overwritten = lock(&self.0.set_values).overwritten(&new.resolved);
         let mut lines: Vec<String> = differences
             .iter()
@@ -351,7 +358,7 @@ impl Reloads {
                         effect";
             lines.push(same.into());
         }
-        let mut warnings = check_names(&state.current, &new)?;
+        let mut warnings = names.warnings.clone();
         let known = &state.current.config.warnings;
         let of_new = new.config.warnings.iter();
         warnings.extend(of_new.filter(|text| !known.contains(text)).cloned());
@@ -365,7 +372,7 @@ impl Reloads {
             // A command that has run may have named another lifetime.
             ReloadMode::Apply if !is_news => in_effect.passwords = new.config.renewable_passwords,
             ReloadMode::Check if !is_news => {}
-            ReloadMode::Check => check_prepared(state, &new)?,
+            ReloadMode::Check => check_prepared(state, &new, &names)?,
             ReloadMode::Apply => self.apply(state, in_effect, new)?,
         }
         Ok(is_good)
@@ -377,7 +384,7 @@ impl Reloads {
         state: &mut ReloadState,
         in_effect: &mut RenewablesInEffect,
         new: Loaded,
-    ) -> Result<(), Vec<String>> {
+    ) -> Result<(), Vec<Problem>> {
         let config = &new.config;
         let renewed = config
             .renewable_passwords
@@ -385,9 +392,9 @@ impl Reloads {
         let servers = servers_of(config, &state.servers);
         let (reload, fewer) = reload_of(config, &servers, &renewed)?;
         let prepared = state.reloader.prepare(reload);
-        let prepared = prepared.map_err(|error| vec![explain(&error)])?;
+        let prepared = prepared.map_err(|errors| with_places(&new, &errors))?;
         // A stop may have begun while names were looked up.
-        self.check_not_stopping()?;
+        self.check_not_stopping().map_err(without_place)?;
         let before = self.report();
         let report = ReloadReport {
             epoch: before.epoch + 1,
@@ -469,11 +476,39 @@ impl Reloads {
 
 /// Finds out whether a configuration could be prepared: addresses are bound, and nothing listens.
 /// Only a limit of open files that was raised stays. `Err`: why it cannot be prepared.
-fn check_prepared(state: &mut ReloadState, new: &Loaded) -> Result<(), Vec<String>> {
+fn check_prepared(
+    state: &mut ReloadState,
+    new: &Loaded,
+    names: &CheckedNames,
+) -> Result<(), Vec<Problem>> {
     let servers = servers_of(&new.config, &state.servers);
-    let (reload, _) = reload_of(&new.config, &servers, &[])?;
+    let (mut reload, _) = reload_of(&new.config, &servers, &[])?;
+    let listeners = &mut reload.listeners;
+    listeners.retain(|listener| names.may_be_bound(&listener.address));
     let checked = state.reloader.check(reload);
-    checked.map_err(|error| vec![explain(&error)])
+    checked.map_err(|errors| with_places(new, &errors))
+}
+
+/// The errors of a change of the workers, those of listeners at the places of their addresses.
+fn with_places(new: &Loaded, errors: &[StartError]) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    for error in errors {
+        let what = explain(error);
+        let of_address = |other: &Address| match error {
+            StartError::Listen { address, .. } | StartError::ListensAlready { address, .. } => {
+                (address == other).then(|| what.clone())
+            }
+            _ => None,
+        };
+        let at_places = new.resolved.problems_of_listeners(of_address);
+        let first = at_places.into_iter().next();
+        problems.extend(first.map_or_else(|| without_place(what.clone()), |first| vec![first]));
+    }
+    problems
+}
+
+fn without_place(what: String) -> Vec<Problem> {
+    vec![Problem::at(ConfigPlace::Default, what)]
 }
 
 /// The order to the workers for a configuration, and a warning about too few file descriptors.
@@ -482,8 +517,8 @@ fn reload_of(
     config: &Config,
     servers: &[BackendUrl],
     renewed: &[RenewedPassword],
-) -> Result<(Reload, Option<String>), Vec<String>> {
-    let (room, fewer) = config.room().map_err(|error| vec![error])?;
+) -> Result<(Reload, Option<String>), Vec<Problem>> {
+    let (room, fewer) = config.room().map_err(without_place)?;
     let in_order = |one: &RenewedPassword| (one.source, one.password.clone());
     let reload = Reload {
         listeners: config.listeners(),
@@ -514,7 +549,8 @@ fn log(outcome: &ReloadOutcome) {
 }
 
 /// Reads files, environment and command line of this process again, and runs its password commands.
-fn read(before: &RenewablePasswords) -> Result<Loaded, Vec<Problem>> {
+/// Files with certificates may have problems.
+fn read(before: &RenewablePasswords) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
     let given = match arguments::parse(std::env::args_os().skip(1)) {
         Ok(Invocation::Serve(given)) => given,
         Ok(_) => unreachable!("only `serve` reloads"),
@@ -523,8 +559,8 @@ fn read(before: &RenewablePasswords) -> Result<Loaded, Vec<Problem>> {
     if let Some(problem) = given.file.as_deref().and_then(unreadable_again) {
         return Err(vec![problem]);
     }
-    let (config, resolved) = Config::resolve_again(crate::all_layers(given), before)?;
-    Ok(Loaded { config, resolved })
+    let (config, resolved, of_files) = Config::resolve_again(crate::all_layers(given), before)?;
+    Ok((Loaded { config, resolved }, of_files))
 }
 
 /// The problem of a configuration file that can be read once only, such as a pipe.
@@ -535,7 +571,7 @@ fn unreadable_again(path: &str) -> Option<Problem> {
             "`{path}` is no regular file, so it cannot be read again: write the configuration to a \
              file, and restart respool with it"
         );
-        Problem::of_option("config", &crate::problem::ConfigPlace::Arguments, what)
+        Problem::of_option("config", &ConfigPlace::Arguments, what)
     })
 }
 
@@ -589,6 +625,6 @@ mod tests {
         reloads.stop();
         assert_eq!(reloads.drain_timeout(), timeout);
         let stopping = reloads.check_not_stopping().expect_err("it stops");
-        assert_eq!(stopping, ["respool is stopping"]);
+        assert_eq!(stopping, "respool is stopping");
     }
 }

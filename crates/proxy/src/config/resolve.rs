@@ -70,6 +70,30 @@ impl Resolved {
         self.places.get(name).unwrap_or(&ConfigPlace::Default)
     }
 
+    /// The place of the first of these options that is given: in the table of a pool, or for all
+    /// pools. The empty name is the table itself.
+    pub(crate) fn place_of_any(&self, pool: Option<&str>, names: &[&str]) -> ConfigPlace {
+        let mut pools = self.values.pools.iter();
+        let table = pool.and_then(|name| pools.find(|pool| pool.name == name));
+        let of_name = |name: &&str| {
+            let own = table.and_then(|table| match *name {
+                "" => Some(&table.place),
+                "listen" => table.listen.first().map(|(_, place)| place),
+                "backend" => table.backend.as_ref().map(|(_, place)| place),
+                name => {
+                    let mut own = table.options.iter();
+                    let own = own.find(|own| own.option.name == name && self.counts(own));
+                    own.map(|own| &own.place)
+                }
+            });
+            own.or_else(|| self.places.get(name)).cloned()
+        };
+        names
+            .iter()
+            .find_map(of_name)
+            .unwrap_or(ConfigPlace::Default)
+    }
+
     /// Whether a layer gives the option `pool`.
     pub(super) fn has_named_pools(&self) -> bool {
         self.places.contains_key("pool")

@@ -29,18 +29,23 @@ const SERVER_OPTIONS: [&str; 5] = [
 ];
 
 impl Resolved {
-    /// The certificates of listeners and of the connections to servers.
-    pub(super) fn tls(&self, pools: &[PoolConfig], problems: &mut Vec<Problem>) -> TlsFiles {
-        let mut files = TlsFiles::default();
-        self.add_listener_tls(pools, &mut files, problems);
-        self.add_server_tls(pools, &mut files, problems);
-        files
+    /// The certificates of listeners and of the connections to servers, and the problems of their
+    /// files. `problems` gets those of the options alone.
+    pub(super) fn tls(
+        &self,
+        pools: &[PoolConfig],
+        problems: &mut Vec<Problem>,
+    ) -> (TlsFiles, Vec<Problem>) {
+        let (mut files, mut of_files) = (TlsFiles::default(), Vec::new());
+        self.add_listener_tls(pools, (&mut files, &mut of_files), problems);
+        self.add_server_tls(pools, (&mut files, &mut of_files), problems);
+        (files, of_files)
     }
 
     fn add_listener_tls(
         &self,
         pools: &[PoolConfig],
-        files: &mut TlsFiles,
+        (files, of_files): (&mut TlsFiles, &mut Vec<Problem>),
         problems: &mut Vec<Problem>,
     ) {
         let has_tls = pools.iter().flat_map(|pool| &pool.listen).any(|at| at.tls);
@@ -113,7 +118,7 @@ impl Resolved {
         };
         for problem in files.add_listeners(set).err().into_iter().flatten() {
             let (name, what) = (problem.option, problem.what);
-            problems.push(Problem::of_option(name, self.place(name), what));
+            of_files.push(Problem::of_option(name, self.place(name), what));
         }
     }
 
@@ -131,7 +136,7 @@ impl Resolved {
     fn add_server_tls(
         &self,
         pools: &[PoolConfig],
-        files: &mut TlsFiles,
+        (files, of_files): (&mut TlsFiles, &mut Vec<Problem>),
         problems: &mut Vec<Problem>,
     ) {
         let mut is_used = false;
@@ -159,7 +164,7 @@ impl Resolved {
                 Ok(set) => {
                     let wrong = files.add_pool(set, index).err().into_iter().flatten();
                     for problem in wrong {
-                        self.add_server_problem(table, problem.option, problem.what, problems);
+                        self.add_server_problem(table, problem.option, problem.what, of_files);
                     }
                 }
                 Err((option, what)) => {

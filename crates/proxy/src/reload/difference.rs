@@ -6,10 +6,11 @@ use respool_engine::settings::User;
 
 use super::Loaded;
 use crate::address::ListenAt;
-use crate::config::{Backend, PoolConfig, SubpoolConfig};
+use crate::config::{Backend, PoolConfig, Resolved, SubpoolConfig};
 use crate::options::{AtReload, OPTIONS, Opt, Values, find};
 use crate::passwords::RenewablesInEffect;
 use crate::pools::UNNAMED_POOL_OPTIONS;
+use crate::problem::{ConfigPlace, Problem};
 
 /// Options that [`differences`] compares by their effect: as users, or as part of a pool.
 const BY_EFFECT: [&str; 3] = ["pool", "password", "user"];
@@ -21,7 +22,41 @@ pub(super) struct ConfigDifference {
     subject: String,
     change: Change,
     /// The effect of a reload on it.
-    pub(super) at_reload: AtReload,
+    at_reload: AtReload,
+    /// Its place before and after.
+    places: Places,
+}
+
+/// The places of one value in both configurations.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Places {
+    old: ConfigPlace,
+    new: ConfigPlace,
+}
+
+impl Places {
+    /// The places of the first of these options that is given, in a pool or for all pools.
+    fn of(both: (&Resolved, &Resolved), pool: Option<&str>, names: &[&str]) -> Places {
+        Places {
+            old: both.0.place_of_any(pool, names),
+            new: both.1.place_of_any(pool, names),
+        }
+    }
+}
+
+impl ConfigDifference {
+    /// The problem of a difference that only a start can apply, at the place of the new value.
+    pub(super) fn restart_problem(&self) -> Option<Problem> {
+        if self.at_reload == AtReload::Applies {
+            return None;
+        }
+        let before = match (&self.places.old, &self.places.new) {
+            (old @ ConfigPlace::File { .. }, ConfigPlace::Default) => format!(" (before: {old})"),
+            _ => String::new(),
+        };
+        let text = format!("{self}{before}: needs a restart; undo it to reload the other changes");
+        Some(Problem::at(self.places.new.clone(), text))
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,24 +95,29 @@ pub(super) fn differences(
     let is_compared = |option: &&Opt| {
         !BY_EFFECT.contains(&option.name) && !UNNAMED_POOL_OPTIONS.contains(&option.name)
     };
+    let both = (&old.resolved, &new.resolved);
     for option in OPTIONS.iter().filter(is_compared) {
-        found.extend(of_option("", option, &mut old_values, &mut new_values));
+        let places = Places::of(both, None, &[option.name]);
+        let values = (&mut old_values, &mut new_values);
+        found.extend(of_option("", option, values, places));
     }
-    of_users(old.config.users(), new.config.users(), &mut found);
+    of_users(old, new, &mut found);
     of_pools(old, new, &mut found);
     let passwords = &new.config.renewable_passwords;
-    let passwords = passwords.changes_since(&in_effect.passwords);
-    found.extend(passwords.into_iter().map(|subject| ConfigDifference {
-        subject,
-        change: Change::NewPassword,
-        at_reload: AtReload::Applies,
-    }));
+    let passwords = passwords.changes_since(&in_effect.passwords).into_iter();
+    let passwords = passwords.map(|subject| (subject, Change::NewPassword));
     let certificates = new.config.tls_files.changes_since(&in_effect.tls);
-    found.extend(certificates.into_iter().map(|subject| ConfigDifference {
-        subject,
-        change: Change::NewCertificates,
-        at_reload: AtReload::Applies,
-    }));
+    let certificates = certificates.into_iter();
+    let certificates = certificates.map(|subject| (subject, Change::NewCertificates));
+    for (subject, change) in passwords.chain(certificates) {
+        found.push(ConfigDifference {
+            subject,
+            change,
+            at_reload: AtReload::Applies,
+            // The values of the options are the same.
+            places: Places::of(both, None, &[]),
+        });
+    }
     found
 }
 
@@ -85,8 +125,8 @@ pub(super) fn differences(
 fn of_option(
     pool: &str,
     option: &Opt,
-    old: &mut Values,
-    new: &mut Values,
+    (old, new): (&mut Values, &mut Values),
+    places: Places,
 ) -> Option<ConfigDifference> {
     let (from, to) = (option.get(old), option.get(new));
     if from == to {
@@ -101,12 +141,15 @@ fn of_option(
         subject: format!("{pool}{}", option.name),
         change: Change::Value(shown(&from), shown(&to)),
         at_reload: option.at_reload,
+        places,
     })
 }
 
 /// The differences of the users of clients. The first user, and the end of the last one, change
 /// whether the server knows the users of sessions: that needs a restart.
-fn of_users(old: &[User], new: &[User], found: &mut Vec<ConfigDifference>) {
+fn of_users(old: &Loaded, new: &Loaded, found: &mut Vec<ConfigDifference>) {
+    let both = (&old.resolved, &new.resolved);
+    let (old, new) = (old.config.users(), new.config.users());
     let at_reload = match old.is_empty() == new.is_empty() {
         true => AtReload::Applies,
         false => AtReload::Restart,
@@ -116,6 +159,10 @@ fn of_users(old: &[User], new: &[User], found: &mut Vec<ConfigDifference>) {
             subject: format!("user {}", user.name),
             change,
             at_reload,
+            places: match &*user.name {
+                "default" => Places::of(both, None, &["password", "password-file"]),
+                _ => Places::of(both, None, &["user"]),
+            },
         });
     };
     let same = |users: &[User], user: &User| {
@@ -141,6 +188,7 @@ fn of_pools(old: &Loaded, new: &Loaded, found: &mut Vec<ConfigDifference>) {
         pools.iter().position(|pool| pool.name == *name)
     };
     let (old_pools, new_pools) = (&old.config.pools, &new.config.pools);
+    let both = (&old.resolved, &new.resolved);
     let whole = |pool: &PoolConfig, change| {
         let subject = match &pool.name {
             Some(name) => format!("pool.{name}"),
@@ -154,6 +202,7 @@ fn of_pools(old: &Loaded, new: &Loaded, found: &mut Vec<ConfigDifference>) {
                 // The private server starts and ends with respool.
                 Backend::Spawn(_) => AtReload::Restart,
             },
+            places: Places::of(both, pool.name.as_deref(), &["", "spawn"]),
         }
     };
     for pool in old_pools {
@@ -170,7 +219,7 @@ fn of_pools(old: &Loaded, new: &Loaded, found: &mut Vec<ConfigDifference>) {
             Some(name) => format!("pool.{name}."),
             None => String::new(),
         };
-        of_pool(&prefix, before, pool, found);
+        of_pool(&prefix, (before, pool), both, found);
         let Some(name) = &pool.name else { continue };
         let (mut old_values, mut new_values) = (
             old.resolved.values_of_pool(name),
@@ -179,8 +228,10 @@ fn of_pools(old: &Loaded, new: &Loaded, found: &mut Vec<ConfigDifference>) {
         let (mut old_all, mut new_all) =
             (old.resolved.values_of_all(), new.resolved.values_of_all());
         for option in OPTIONS.iter().filter(|option| option.per_pool) {
-            let own = of_option(&prefix, option, &mut old_values, &mut new_values);
-            let of_all = of_option(&prefix, option, &mut old_all, &mut new_all);
+            let places = Places::of(both, Some(name), &[option.name]);
+            let values = (&mut old_values, &mut new_values);
+            let own = of_option(&prefix, option, values, places.clone());
+            let of_all = of_option(&prefix, option, (&mut old_all, &mut new_all), places);
             // A difference of all pools is listed already.
             found.extend(own.filter(|own| Some(own) != of_all.as_ref()));
         }
@@ -188,12 +239,22 @@ fn of_pools(old: &Loaded, new: &Loaded, found: &mut Vec<ConfigDifference>) {
 }
 
 /// The differences of listeners and servers of a pool. `prefix`: of the names of its options.
-fn of_pool(prefix: &str, old: &PoolConfig, new: &PoolConfig, found: &mut Vec<ConfigDifference>) {
+fn of_pool(
+    prefix: &str,
+    (old, new): (&PoolConfig, &PoolConfig),
+    both: (&Resolved, &Resolved),
+    found: &mut Vec<ConfigDifference>,
+) {
     let mut add = |name: &str, change, at_reload| {
+        let names: &[&str] = match name {
+            "backend" => &["spawn", name],
+            name => &[name],
+        };
         found.push(ConfigDifference {
             subject: format!("{prefix}{name}"),
             change,
             at_reload,
+            places: Places::of(both, new.name.as_deref(), names),
         });
     };
     let at_reload = |name: &str| find(name).map_or(AtReload::Restart, |option| option.at_reload);
@@ -272,7 +333,7 @@ mod tests {
     fn loaded(file: &str) -> Loaded {
         let mut raw = RawConfig::default();
         raw.add_toml("respool.toml", file);
-        let (config, resolved) = Config::resolve_again(raw, &RenewablePasswords::default())
+        let (config, resolved, _) = Config::resolve_again(raw, &RenewablePasswords::default())
             .unwrap_or_else(|problems| panic!("{problems:?}"));
         Loaded { config, resolved }
     }
@@ -421,7 +482,8 @@ mod tests {
             let mut raw = RawConfig::default();
             raw.add_toml("respool.toml", &file);
             // Options that need others, or files, are not good alone.
-            let Ok((config, resolved)) = Config::resolve_again(raw, &RenewablePasswords::default())
+            let Ok((config, resolved, _)) =
+                Config::resolve_again(raw, &RenewablePasswords::default())
             else {
                 left_out.push(option.name);
                 continue;

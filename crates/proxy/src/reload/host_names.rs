@@ -18,7 +18,7 @@ use respool_engine::settings::Address;
 use super::{Loaded, lock};
 use crate::backend::BackendUrl;
 use crate::config::{Backend, Config, PoolConfig};
-use crate::problem::Problem;
+use crate::problem::{ConfigPlace, Problem};
 use crate::remedy::thread_remedy;
 
 /// How long a reload waits for the addresses of all names together.
@@ -63,19 +63,42 @@ impl Drop for LookUpSeat {
     }
 }
 
-/// Looks up the host names of pools and listeners that differ from those in effect. `Ok` has
-/// warnings, `Err` problems: servers that cannot be found, and listeners without an address.
-pub(super) fn check_names(current: &Loaded, new: &Loaded) -> Result<Vec<String>, Vec<String>> {
+/// The outcome of the look-ups of a reload.
+#[derive(Debug, Default)]
+pub(super) struct CheckedNames {
+    /// Servers that cannot be found, and listeners without an address.
+    pub(super) problems: Vec<Problem>,
+    /// Seed nodes and Sentinels without an address, beside others that have one.
+    pub(super) warnings: Vec<String>,
+    /// The listeners that cannot be bound, since their names have no address.
+    unfound: Vec<Address>,
+}
+
+impl CheckedNames {
+    /// Whether a bind of this address may look up its name: the resolver has just answered.
+    pub(super) fn may_be_bound(&self, address: &Address) -> bool {
+        !self.unfound.contains(address)
+    }
+}
+
+/// Looks up the host names of pools and listeners that differ from those in effect.
+pub(super) fn check_names(current: &Loaded, new: &Loaded) -> CheckedNames {
     let resolver = Resolver {
         look_up,
         wait: LOOK_UPS_WAIT,
         running: &LOOK_UPS,
     };
-    let names = names_without_address(current, new, resolver).map_err(|refused| vec![refused])?;
-    let texts = |problems: Vec<Problem>| problems.iter().map(Problem::to_string).collect();
-    match names.problems.is_empty() {
-        true => Ok(texts(names.warnings)),
-        false => Err(texts(names.problems)),
+    match names_without_address(current, new, resolver) {
+        Ok(names) => CheckedNames {
+            warnings: names.warnings.iter().map(Problem::to_string).collect(),
+            problems: names.problems,
+            unfound: names.listeners,
+        },
+        Err(refused) => CheckedNames {
+            problems: vec![Problem::at(ConfigPlace::Default, refused)],
+            warnings: Vec::new(),
+            unfound: new_listeners(&current.config, &new.config),
+        },
     }
 }
 
@@ -86,6 +109,8 @@ struct NamesWithoutAddress {
     problems: Vec<Problem>,
     /// Those of seed nodes and Sentinels beside others that have an address.
     warnings: Vec<Problem>,
+    /// The listeners among them.
+    listeners: Vec<Address>,
 }
 
 /// `Err`: no name was looked up, for this reason.
@@ -139,6 +164,9 @@ fn names_without_address(
         let is_new = listeners.contains(address);
         host_name(address).filter(|_| is_new).and_then(problem_of)
     };
+    let unfound = listeners.iter();
+    let unfound = unfound.filter(|address| of_listener(address).is_some());
+    without.listeners = unfound.cloned().collect();
     for problem in new.resolved.problems_of_listeners(of_listener) {
         if !without.problems.contains(&problem) {
             without.problems.push(problem);
@@ -263,7 +291,7 @@ mod tests {
     fn loaded(file: &str) -> Loaded {
         let mut raw = RawConfig::default();
         raw.add_toml("r.toml", file);
-        let (config, resolved) = Config::resolve_again(raw, &RenewablePasswords::default())
+        let (config, resolved, _) = Config::resolve_again(raw, &RenewablePasswords::default())
             .unwrap_or_else(|problems| panic!("{problems:?}"));
         Loaded { config, resolved }
     }

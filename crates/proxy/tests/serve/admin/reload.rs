@@ -258,11 +258,74 @@ fn difference_that_needs_a_restart_is_named() {
     ] {
         served.write(&format!("max-delay-us = 500\n{lines}\n"));
         let answer = served.reload_in_vain();
-        assert!(answer.contains(named), "{answer}");
+        let named = format!("respool.toml:2:1: {named}");
+        assert!(answer.contains(&named), "{answer}");
         assert!(answer.contains("needs a restart"), "{answer}");
         assert!(!answer.contains("secret"), "{answer}");
         assert_eq!(value(&mut client, "max-delay-us"), "200");
     }
+}
+
+/// A reload and its check name every problem at its place: differences that need a restart, files
+/// with certificates, names without an address, and addresses that cannot be bound.
+#[test]
+fn every_problem_of_a_reload_has_its_place() {
+    let served = Reloadable::start("");
+    // Each worker has its link.
+    let mut clients = one_of_each_worker(served.proxy.address());
+    for client in &mut clients {
+        assert_eq!(client.call("SET key value"), Reply::ok());
+    }
+    let descriptors = served.proxy.fds();
+    let taken = [(); 2].map(|()| std::net::TcpListener::bind("127.0.0.1:0").unwrap());
+    let [first, second] = taken.each_ref().map(|taken| taken.local_addr().unwrap());
+    let missing = served.path("missing").display().to_string();
+    let tls = format!(
+        "max-delay-us = 500\nlog-level = 'debug'\ntls-listen = '127.0.0.1:0'\ntls-cert = '{missing}'\n\
+         tls-key = '{missing}'\n"
+    );
+    let more = format!(", '{first}', 'listener.invalid:7', '{second}'");
+    served.write_with(&more, &tls);
+    for request in ["check", "reload"] {
+        let (status, lines) = served.ask(request);
+        assert_eq!(status, "failed", "{lines}");
+        let found: Vec<&str> = lines.lines().collect();
+        let expected = [
+            (4, format!("tls-cert: `{missing}` cannot be read")),
+            (5, format!("tls-key: `{missing}` cannot be read")),
+            (
+                2,
+                "log-level: \"info\" becomes \"debug\": needs a restart".into(),
+            ),
+            (
+                10,
+                "listen: no address of `listener.invalid` is found".into(),
+            ),
+            (10, format!("listen: cannot listen on {first}: ")),
+            (10, format!("listen: cannot listen on {second}: ")),
+        ];
+        assert_eq!(found.len(), expected.len() + 1, "{lines}");
+        for (line, (number, text)) in found.iter().zip(&expected) {
+            let named = format!("respool.toml:{number}:1: {text}");
+            assert!(line.contains(&named), "{named}: {lines}");
+        }
+    }
+    drop(taken);
+    served.write("");
+    served.reload();
+    assert_eq!(value(&mut clients[0], "max-delay-us"), "200");
+    served.keeps_at_most(descriptors);
+}
+
+/// Of an option that is gone, a reload names the place of the value in effect.
+#[test]
+fn removed_option_is_named_with_its_old_place() {
+    let served = Reloadable::start("cluster-shows = 'server'");
+    served.write("");
+    let lines = served.reload_in_vain();
+    let file = file(served.folder.path()).display().to_string();
+    let named = format!("cluster-shows: \"server\" becomes \"node\" (before: {file}:1:1)");
+    assert!(lines.starts_with(&named), "{named}: {lines}");
 }
 
 /// `respool reload` prints the differences and exits with 0, or prints the problems and exits with
