@@ -101,6 +101,15 @@ impl Problem {
     pub(crate) fn is_of(&self, name: &str) -> bool {
         self.option.as_deref() == Some(name)
     }
+
+    /// The same, or of that option of any pool.
+    pub(crate) fn is_of_any_pool(&self, name: &str) -> bool {
+        let option = self.option.as_deref().unwrap_or_default();
+        let of_pool = option
+            .strip_prefix("pool.")
+            .and_then(|rest| rest.split_once('.'));
+        option == name || of_pool.is_some_and(|(_, own)| own == name)
+    }
 }
 
 impl fmt::Display for Problem {

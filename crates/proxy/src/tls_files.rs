@@ -96,6 +96,8 @@ pub(crate) struct CertificateExpiry {
 pub(crate) struct TlsFileProblem {
     /// The option that names the file.
     pub(crate) option: &'static str,
+    /// The index of the file in its set; `None`: the mistake is in no file.
+    file: Option<usize>,
     /// The mistake.
     pub(crate) what: String,
 }
@@ -185,7 +187,7 @@ impl TlsFiles {
     /// Reads the files of the listeners with TLS.
     ///
     /// # Errors
-    /// Returns every file that cannot be read, or else the first mistake in the contents.
+    /// Returns every file that cannot be read, and every mistake in the others.
     pub(crate) fn add_listeners(
         &mut self,
         files: ListenerTlsFiles,
@@ -216,8 +218,8 @@ impl TlsFiles {
 
     fn add(&mut self, files: FileSet) -> Result<(), Vec<TlsFileProblem>> {
         let cas = files.uses_system_cas().then(SystemCas::read);
-        let contents = files.read(cas.as_ref())?;
-        let made = files.make(&contents).map_err(|problem| vec![problem])?;
+        let (contents, unreadable) = files.read(cas.as_ref());
+        let made = files.make(&contents, unreadable)?;
         self.sets.push(LoadedSet {
             files,
             made,
@@ -382,10 +384,11 @@ fn tell(updates: &TlsUpdates, files: &FileSet, made: &MadeOfFiles) {
 impl LoadedSet {
     /// Looks at the files. Returns whether it has made new TLS of them.
     fn look(&mut self) -> bool {
-        let read = self.files.read(self.cas.as_ref());
-        let found = read
-            .as_ref()
-            .map_or_else(|_| ContentHashes::default(), Contents::hashes);
+        let (contents, unreadable) = self.files.read(self.cas.as_ref());
+        let found = match unreadable.is_empty() {
+            true => contents.hashes(),
+            false => ContentHashes::default(),
+        };
         if found == self.content {
             (self.seen, self.refused) = (None, None);
             return false;
@@ -398,11 +401,7 @@ impl LoadedSet {
             return false;
         }
         self.seen = None;
-        let made = read.and_then(|contents| {
-            let made = self.files.make(&contents);
-            made.map_err(|problem| vec![problem])
-        });
-        match made {
+        match self.files.make(&contents, unreadable) {
             Ok(made) => {
                 let files = self.files.shown_changes(&self.content, &found);
                 (self.made, self.content, self.refused) = (made, found, None);
@@ -415,7 +414,7 @@ impl LoadedSet {
             }
             Err(problems) => {
                 self.refused = Some(found);
-                for TlsFileProblem { option, what } in problems {
+                for TlsFileProblem { option, what, .. } in problems {
                     warn!(
                         "--{option}: {}; the certificates from before stay",
                         plain(&what)
@@ -491,34 +490,48 @@ impl FileSet {
         shown.join(", ")
     }
 
-    /// Reads all files.
-    fn read(&self, cas: Option<&SystemCas>) -> Result<Contents, Vec<TlsFileProblem>> {
-        let (mut files, mut problems) = (Vec::new(), Vec::new());
-        for (option, path) in self.paths() {
-            match read_file(path, PEM_BYTES_MAX) {
-                Ok(bytes) => files.push(bytes),
-                Err(error) => problems.push(TlsFileProblem {
+    /// Reads all files. Those that cannot be read are problems, and have no bytes.
+    fn read(&self, cas: Option<&SystemCas>) -> (Contents, Vec<TlsFileProblem>) {
+        let (mut files, mut unreadable) = (Vec::new(), Vec::new());
+        for (index, (option, path)) in self.paths().into_iter().enumerate() {
+            files.push(read_file(path, PEM_BYTES_MAX).unwrap_or_else(|error| {
+                unreadable.push(TlsFileProblem {
                     option,
+                    file: Some(index),
                     what: format!("`{}` cannot be read: {error}", path.display()),
-                }),
-            }
+                });
+                Vec::new()
+            }));
         }
         let cas = cas.cloned();
-        match problems.is_empty() {
-            true => Ok(Contents { files, cas }),
-            false => Err(problems),
-        }
+        (Contents { files, cas }, unreadable)
     }
 
-    /// Makes the TLS of these contents.
-    fn make(&self, contents: &Contents) -> Result<MadeOfFiles, TlsFileProblem> {
+    /// Makes the TLS of these contents. `Err`: the files that are `unreadable`, and the mistakes in
+    /// all others.
+    fn make(
+        &self,
+        contents: &Contents,
+        unreadable: Vec<TlsFileProblem>,
+    ) -> Result<MadeOfFiles, Vec<TlsFileProblem>> {
+        let mut problems = unreadable;
+        let unreadable: Vec<Option<usize>> = problems.iter().map(|one| one.file).collect();
+        let made = self.make_all(contents).map_err(|found| {
+            let found = found.iter().map(|problem| self.problem(problem));
+            let found = found.filter(|one| one.file.is_none() || !unreadable.contains(&one.file));
+            problems.extend(found);
+        });
+        made.ok().filter(|_| problems.is_empty()).ok_or(problems)
+    }
+
+    fn make_all(&self, contents: &Contents) -> Result<MadeOfFiles, Vec<TlsProblem>> {
         let mut files = contents.files.iter().cloned();
         let mut next = || files.next().unwrap_or_default();
         let mut identity = |_: &IdentityFiles| TlsIdentity {
             certificate_pem: next(),
             key_pem: next(),
         };
-        let made = match self {
+        match self {
             FileSet::Listeners(files) => {
                 let identities = files.identities.iter().map(&mut identity).collect();
                 ListenerTls::new(&ListenerTlsSettings {
@@ -545,8 +558,7 @@ impl FileSet {
                 })
                 .map(MadeOfFiles::Servers)
             }
-        };
-        made.map_err(|problem| self.problem(&problem))
+        }
     }
 
     /// The problem with its option and its file.
@@ -561,12 +573,13 @@ impl FileSet {
             (TlsInput::Roots, _) => ("server-tls-ca", 0),
             (TlsInput::ServerName, _) => ("server-tls-name", 0),
         };
-        let mut paths = self.paths().into_iter().filter(|(name, _)| *name == option);
-        let what = match paths.nth(place) {
-            Some((_, path)) => format!("`{}`: {problem}", path.display()),
-            None => problem.to_string(),
+        let paths = self.paths().into_iter().enumerate();
+        let mut paths = paths.filter(|(_, (name, _))| *name == option);
+        let (file, what) = match paths.nth(place) {
+            Some((file, (_, path))) => (Some(file), format!("`{}`: {problem}", path.display())),
+            None => (None, problem.to_string()),
         };
-        TlsFileProblem { option, what }
+        TlsFileProblem { option, file, what }
     }
 }
 

@@ -11,6 +11,7 @@ use rustls::client::{WebPkiServerVerifier, verify_server_name};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::server::danger::ClientCertVerifier;
 use rustls::server::{
     ClientHello, NoServerSessionStorage, ParsedCertificate, ResolvesServerCert,
     WebPkiClientVerifier,
@@ -217,41 +218,48 @@ impl ListenerTls {
     /// Reads and checks the settings.
     ///
     /// # Errors
-    /// When an input cannot be used. An expired certificate is such an input.
-    pub fn new(settings: &ListenerTlsSettings) -> Result<ListenerTls, TlsProblem> {
+    /// One for each input that cannot be used. An expired certificate is such an input.
+    pub fn new(settings: &ListenerTlsSettings) -> Result<ListenerTls, Vec<TlsProblem>> {
         let provider = provider();
         let (mut keys, mut expiries) = (Vec::new(), Vec::new());
+        let mut problems = Vec::new();
         for (index, identity) in settings.identities.iter().enumerate() {
-            let (key, expiry) = read_identity(index, identity, &provider)?;
-            keys.push(Arc::new(key));
-            expiries.push(expiry);
-        }
-        if keys.is_empty() {
-            return Err(problem(TlsInput::Certificate(0), TlsFault::Missing));
-        }
-        let own = unusable(TlsInput::Certificate(0));
-        let builder = ServerConfig::builder_with_provider(provider.clone())
-            .with_protocol_versions(settings.min_version.versions())
-            .map_err(|error| own(&error))?;
-        let builder = match settings.client_auth {
-            ClientAuth::Off => builder.with_no_client_auth(),
-            ClientAuth::Optional | ClientAuth::Required => {
-                let Some(pem) = &settings.client_ca_pem else {
-                    return Err(problem(TlsInput::ClientCa, TlsFault::Missing));
-                };
-                let roots = Arc::new(read_roots(TlsInput::ClientCa, pem)?);
-                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider);
-                if settings.client_auth == ClientAuth::Optional {
-                    verifier = verifier.allow_unauthenticated();
+            match read_identity(index, identity, &provider) {
+                Ok((key, expiry)) => {
+                    keys.push(Arc::new(key));
+                    expiries.push(expiry);
                 }
-                let ca = unusable(TlsInput::ClientCa);
-                builder.with_client_cert_verifier(verifier.build().map_err(|error| ca(&error))?)
+                Err(of_identity) => problems.extend(of_identity),
             }
+        }
+        if settings.identities.is_empty() {
+            problems.push(problem(TlsInput::Certificate(0), TlsFault::Missing));
+        }
+        let verifier = match settings.client_auth {
+            ClientAuth::Off => Ok(None),
+            ClientAuth::Optional | ClientAuth::Required => {
+                client_verifier(settings, &provider).map(Some)
+            }
+        };
+        let verifier = match verifier {
+            Ok(verifier) if problems.is_empty() => verifier,
+            verifier => {
+                problems.extend(verifier.err());
+                return Err(problems);
+            }
+        };
+        let own = |error: Error| vec![unusable(TlsInput::Certificate(0))(&error)];
+        let builder = ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(settings.min_version.versions())
+            .map_err(own)?;
+        let builder = match verifier {
+            None => builder.with_no_client_auth(),
+            Some(verifier) => builder.with_client_cert_verifier(verifier),
         };
         let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice { keys }));
         // A ticket holds the whole state of a session, so any worker can resume it. New settings
         // have new ticket keys: a session of old settings is never resumed with them.
-        config.ticketer = new_ticketer().map_err(|error| own(&error))?;
+        config.ticketer = new_ticketer().map_err(own)?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = TICKETS;
         Ok(ListenerTls {
@@ -282,40 +290,44 @@ impl ServerTls {
     /// Reads and checks the settings.
     ///
     /// # Errors
-    /// When an input cannot be used, or the system has no CAs.
-    pub fn new(settings: &ServerTlsSettings) -> Result<ServerTls, TlsProblem> {
+    /// One for each input that cannot be used, or for a system without CAs.
+    pub fn new(settings: &ServerTlsSettings) -> Result<ServerTls, Vec<TlsProblem>> {
         let provider = provider();
-        let roots = unusable(TlsInput::Roots);
+        let roots = settings.verify.then(|| match &settings.roots {
+            Roots::System(cas) => cas.roots(),
+            Roots::Pem(pem) => read_roots(TlsInput::Roots, pem),
+        });
+        let identity = settings.identity.as_ref();
+        let identity = identity.map(|identity| read_identity(0, identity, &provider));
+        let name = settings.server_name.clone().map(|name| {
+            ServerName::try_from(name).map_err(|error| unusable(TlsInput::ServerName)(&error))
+        });
+        let given = (roots.transpose(), identity.transpose(), name.transpose());
+        let (Ok(roots), Ok(identity), Ok(name)) = given else {
+            let (roots, identity, name) = given;
+            let of_identity = identity.err().into_iter().flatten();
+            let problems = roots.err().into_iter().chain(of_identity);
+            return Err(problems.chain(name.err()).collect());
+        };
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(settings.min_version.versions())
-            .map_err(|error| roots(&error))?;
-        let builder = if settings.verify {
-            builder.with_root_certificates(match &settings.roots {
-                Roots::System(cas) => cas.roots()?,
-                Roots::Pem(pem) => read_roots(TlsInput::Roots, pem)?,
-            })
-        } else {
-            let unverified = Unverified {
-                provider: provider.clone(),
-            };
-            builder
+            .map_err(|error| vec![unusable(TlsInput::Roots)(&error)])?;
+        let builder = match roots {
+            Some(roots) => builder.with_root_certificates(roots),
+            None => builder
                 .dangerous()
-                .with_custom_certificate_verifier(Arc::new(unverified))
+                .with_custom_certificate_verifier(Arc::new(Unverified { provider })),
         };
-        let (config, expiry) = match &settings.identity {
+        let (config, expiry) = match identity {
             None => (builder.with_no_client_auth(), None),
-            Some(identity) => {
-                let (key, expiry) = read_identity(0, identity, &provider)?;
+            Some((key, expiry)) => {
                 let resolver = Arc::new(SingleCertAndKey::from(key));
                 (builder.with_client_cert_resolver(resolver), expiry)
             }
         };
-        let name = settings.server_name.clone().map(|name| {
-            ServerName::try_from(name).map_err(|error| unusable(TlsInput::ServerName)(&error))
-        });
         Ok(ServerTls {
             config: Arc::new(config),
-            name: name.transpose()?,
+            name,
             verify: settings.verify,
             expiry,
         })
@@ -349,6 +361,23 @@ impl ServerTls {
     }
 }
 
+/// The verifier of clients' certificates, by the CAs of the settings.
+fn client_verifier(
+    settings: &ListenerTlsSettings,
+    provider: &Arc<CryptoProvider>,
+) -> Result<Arc<dyn ClientCertVerifier>, TlsProblem> {
+    let Some(pem) = &settings.client_ca_pem else {
+        return Err(problem(TlsInput::ClientCa, TlsFault::Missing));
+    };
+    let roots = Arc::new(read_roots(TlsInput::ClientCa, pem)?);
+    let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
+    if settings.client_auth == ClientAuth::Optional {
+        verifier = verifier.allow_unauthenticated();
+    }
+    let ca = unusable(TlsInput::ClientCa);
+    verifier.build().map_err(|error| ca(&error))
+}
+
 /// The algorithms of all connections.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())
@@ -359,22 +388,37 @@ fn new_ticketer() -> Result<Arc<dyn rustls::server::ProducesTickets>, Error> {
 }
 
 /// Reads a certificate and its key, and checks that they are valid now and belong together. Returns
-/// when the certificate expires, too.
+/// when the certificate expires, too. A problem of the certificate does not hide one of the key.
 fn read_identity(
     index: usize,
     identity: &TlsIdentity,
     provider: &Arc<CryptoProvider>,
-) -> Result<(CertifiedKey, Option<SystemTime>), TlsProblem> {
+) -> Result<(CertifiedKey, Option<SystemTime>), Vec<TlsProblem>> {
     let (of_chain, of_key) = (TlsInput::Certificate(index), TlsInput::Key(index));
-    let chain = read_certificates(of_chain, &identity.certificate_pem)?;
-    let key = read_key(of_key, &identity.key_pem)?;
-    let expiry = check_validity(of_chain, &chain, provider)?;
+    let chain = read_certificates(of_chain, &identity.certificate_pem);
+    let key = read_key(of_key, &identity.key_pem);
+    let expiry = match &chain {
+        Ok(chain) => check_validity(of_chain, chain, provider),
+        Err(error) => Err(error.clone()),
+    };
+    let (chain, key) = match (chain, key) {
+        (Ok(chain), Ok(key)) => (chain, key),
+        (_, key) => return Err(expiry.err().into_iter().chain(key.err()).collect()),
+    };
     let mismatch = Error::InconsistentKeys(InconsistentKeys::KeyMismatch);
-    let key = CertifiedKey::from_der(chain, key, provider).map_err(|error| match error {
-        error if error == mismatch => problem(of_key, TlsFault::KeyMismatch),
-        error => unusable(of_key)(&error),
-    })?;
-    Ok((key, expiry))
+    let key = match CertifiedKey::from_der(chain, key, provider) {
+        Err(error) if error == mismatch => Err(Some(problem(of_key, TlsFault::KeyMismatch))),
+        // An error of a wrong certificate says nothing about the key.
+        Err(error) => Err(expiry.is_ok().then(|| unusable(of_key)(&error))),
+        Ok(key) => Ok(key),
+    };
+    match (expiry, key) {
+        (Ok(expiry), Ok(key)) => Ok((key, expiry)),
+        (expiry, key) => {
+            let of_key = key.err().flatten();
+            Err(expiry.err().into_iter().chain(of_key).collect())
+        }
+    }
 }
 
 fn read_key(input: TlsInput, pem: &[u8]) -> Result<PrivateKeyDer<'static>, TlsProblem> {

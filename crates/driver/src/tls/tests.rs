@@ -814,6 +814,64 @@ fn earliest_expiry_in_a_chain_counts() {
     assert_eq!(ca_first, until(2300));
 }
 
+fn only(problems: Vec<TlsProblem>) -> TlsProblem {
+    assert_eq!(problems.len(), 1, "{problems:?}");
+    problems[0].clone()
+}
+
+/// All inputs that cannot be used are found at once. A wrong certificate hides no wrong key.
+#[test]
+fn every_wrong_input_is_found() {
+    let ca = TestCa::new();
+    let late = ca.issue_with("localhost", |params| {
+        params.not_after = date_time_ymd(2001, 1, 1);
+    });
+    let expired_with = |key_pem: &[u8]| TlsIdentity {
+        key_pem: key_pem.to_vec(),
+        ..late.clone()
+    };
+    let inputs = |problems: Vec<TlsProblem>| -> Vec<TlsInput> {
+        problems.iter().map(|problem| problem.input).collect()
+    };
+    let other = ca.issue("localhost").key_pem;
+    let mut listener = ca.listener(vec![expired_with(b"nothing"), expired_with(&other)]);
+    listener.client_auth = ClientAuth::Required;
+    listener.client_ca_pem = Some(b"nothing".to_vec());
+    assert_eq!(
+        inputs(ListenerTls::new(&listener).unwrap_err()),
+        [
+            TlsInput::Certificate(0),
+            TlsInput::Key(0),
+            TlsInput::Certificate(1),
+            TlsInput::Key(1),
+            TlsInput::ClientCa,
+        ]
+    );
+    let mut server = ca.server();
+    server.roots = Roots::Pem(b"nothing".to_vec());
+    server.server_name = Some("not a name".to_owned());
+    server.identity = Some(expired_with(&other));
+    assert_eq!(
+        inputs(ServerTls::new(&server).unwrap_err()),
+        [
+            TlsInput::Roots,
+            TlsInput::Certificate(0),
+            TlsInput::Key(0),
+            TlsInput::ServerName,
+        ]
+    );
+    // The bytes of a certificate that is none say nothing about its key.
+    let garbage = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
+    let garbage = TlsIdentity {
+        certificate_pem: garbage.to_vec(),
+        key_pem: other,
+    };
+    assert_eq!(
+        inputs(ListenerTls::new(&ca.listener(vec![garbage])).unwrap_err()),
+        [TlsInput::Certificate(0)]
+    );
+}
+
 /// Each defect of the settings has an error that names the input.
 #[test]
 fn problem_names_input_and_defect() {
@@ -823,11 +881,11 @@ fn problem_names_input_and_defect() {
         let mut identity = good.clone();
         change(&mut identity);
         let found = ListenerTls::new(&ca.listener(vec![good.clone(), identity]));
-        let found = found.unwrap_err();
+        let found = only(found.unwrap_err());
         (found.input, found.fault)
     };
     let (certificate, key) = (TlsInput::Certificate(1), TlsInput::Key(1));
-    let missing = ListenerTls::new(&ca.listener(Vec::new())).unwrap_err();
+    let missing = only(ListenerTls::new(&ca.listener(Vec::new())).unwrap_err());
     assert_eq!(missing.fault, TlsFault::Missing);
     let found = with(&|identity| identity.certificate_pem.clear());
     assert_eq!(found, (certificate, TlsFault::NoCertificate));
@@ -880,7 +938,7 @@ fn problem_names_input_and_defect() {
 
     let mut listener = ca.listener(vec![good.clone()]);
     listener.client_auth = ClientAuth::Required;
-    let found = ListenerTls::new(&listener).unwrap_err();
+    let found = only(ListenerTls::new(&listener).unwrap_err());
     assert_eq!(
         (found.input, found.fault),
         (TlsInput::ClientCa, TlsFault::Missing)
@@ -888,12 +946,12 @@ fn problem_names_input_and_defect() {
     let mut server = ca.server();
     server.server_name = Some("not a name".to_owned());
     assert_eq!(
-        ServerTls::new(&server).unwrap_err().input,
+        only(ServerTls::new(&server).unwrap_err()).input,
         TlsInput::ServerName
     );
     server.server_name = None;
     server.roots = Roots::Pem(b"nothing".to_vec());
-    let found = ServerTls::new(&server).unwrap_err();
+    let found = only(ServerTls::new(&server).unwrap_err());
     assert_eq!(
         (found.input, found.fault),
         (TlsInput::Roots, TlsFault::NoCertificate)
@@ -909,7 +967,7 @@ fn system_without_ca_is_a_problem_with_a_remedy() {
             roots: Roots::System(SystemCas::none(error)),
             ..TestCa::new().server()
         });
-        let text = problem.unwrap_err().to_string();
+        let text = only(problem.unwrap_err()).to_string();
         for words in ["ca-certificates", "server-tls-ca", error.unwrap_or("CA")] {
             assert!(text.contains(words), "{text}");
         }

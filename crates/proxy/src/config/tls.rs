@@ -37,31 +37,32 @@ impl Resolved {
         problems: &mut Vec<Problem>,
     ) -> (TlsFiles, Vec<Problem>) {
         let (mut files, mut of_files) = (TlsFiles::default(), Vec::new());
-        self.add_listener_tls(pools, (&mut files, &mut of_files), problems);
+        self.add_listener_tls((&mut files, &mut of_files), problems);
         self.add_server_tls(pools, (&mut files, &mut of_files), problems);
         (files, of_files)
     }
 
     fn add_listener_tls(
         &self,
-        pools: &[PoolConfig],
         (files, of_files): (&mut TlsFiles, &mut Vec<Problem>),
         problems: &mut Vec<Problem>,
     ) {
-        let has_tls = pools.iter().flat_map(|pool| &pool.listen).any(|at| at.tls);
-        let before = problems.len();
+        let values = &self.values;
         // The value of such an option is not known, so relations to it would be false problems.
-        let is_wrong = |names: [&str; 2]| {
-            let mut wrong = problems.iter();
-            wrong.any(|problem| names.into_iter().any(|name| problem.is_of(name)))
+        let is_wrong = |names: &[&str]| {
+            let mut names = names.iter();
+            names.any(|name| problems.iter().any(|problem| problem.is_of_any_pool(name)))
         };
-        let has_wrong_pair = is_wrong(["tls-cert", "tls-key"]);
-        let has_wrong_auth = is_wrong(["tls-ca", "tls-client-auth"]);
+        let has_tls = self.listeners().iter().any(|(_, at, _)| at.tls);
+        let (has_wrong_listener, has_wrong_pair, has_wrong_auth) = (
+            is_wrong(&["tls-listen", "pool"]),
+            is_wrong(&["tls-cert", "tls-key"]),
+            is_wrong(&["tls-ca", "tls-client-auth"]),
+        );
         let mut wrong = |name: &str, what: &str| {
             problems.push(Problem::of_option(name, self.place(name), what));
         };
-        let values = &self.values;
-        if !has_tls {
+        if !has_tls && !has_wrong_listener {
             for name in LISTENER_OPTIONS {
                 if self.is_changed(name) {
                     wrong(
@@ -73,22 +74,14 @@ impl Resolved {
             return;
         }
         let (certs, keys) = (values.tls_certs.len(), values.tls_keys.len());
-        match (certs, keys) {
-            _ if has_wrong_pair => {}
-            (0, 0) => self.add_certificate_problem(problems),
-            (certs, keys) if certs != keys => {
-                let what = format!(
-                    "there are {certs} `tls-cert` and {keys} `tls-key`: give each certificate its \
-                     key, in the same order"
-                );
-                let name = if certs > keys { "tls-cert" } else { "tls-key" };
-                problems.push(Problem::of_option(name, self.place(name), what));
-            }
-            _ => {}
+        let are_pairs = certs == keys && certs > 0 && !has_wrong_pair;
+        if certs != keys && !has_wrong_pair {
+            let what = format!(
+                "there are {certs} `tls-cert` and {keys} `tls-key`: give each certificate its key, \
+                 in the same order"
+            );
+            wrong(if certs > keys { "tls-cert" } else { "tls-key" }, &what);
         }
-        let mut wrong = |name: &str, what: &str| {
-            problems.push(Problem::of_option(name, self.place(name), what));
-        };
         match (values.tls_client_auth, &values.tls_ca) {
             _ if has_wrong_auth => {}
             (ClientAuth::Off, Some(_)) => wrong(
@@ -102,10 +95,11 @@ impl Resolved {
             ),
             _ => {}
         }
-        if problems.len() > before || has_wrong_pair || has_wrong_auth {
-            return;
+        if (certs, keys) == (0, 0) && !has_wrong_pair {
+            self.add_certificate_problem(problems);
         }
         let pairs = values.tls_certs.iter().zip(&values.tls_keys);
+        let pairs = pairs.filter(|_| are_pairs);
         let identities = pairs.map(|(certificate, key)| IdentityFiles {
             certificate: certificate.clone(),
             key: key.clone(),
@@ -113,12 +107,20 @@ impl Resolved {
         let set = ListenerTlsFiles {
             identities: identities.collect(),
             client_ca: values.tls_ca.clone(),
-            client_auth: values.tls_client_auth,
+            // Where the options contradict each other, the file of the CA is read all the same.
+            client_auth: match (&values.tls_ca, values.tls_client_auth) {
+                (None, _) => ClientAuth::Off,
+                (Some(_), ClientAuth::Off) => ClientAuth::Required,
+                (Some(_), auth) => auth,
+            },
             min_version: values.tls_min_version,
         };
         for problem in files.add_listeners(set).err().into_iter().flatten() {
             let (name, what) = (problem.option, problem.what);
-            of_files.push(Problem::of_option(name, self.place(name), what));
+            // Without pairs that belong together, all certificates are missing.
+            if are_pairs || name == "tls-ca" {
+                of_files.push(Problem::of_option(name, self.place(name), what));
+            }
         }
     }
 
@@ -128,8 +130,13 @@ impl Resolved {
         let first = listeners.iter().find(|(_, at, _)| at.tls);
         let what = "a listener with TLS needs a certificate: name its file by `tls-cert` and the \
                     file with its private key by `tls-key`";
-        if let Some((pool, at, place)) = first {
-            problems.push(pool_problem(*pool, at.option(), place, what));
+        match (first, self.places.get("tls-listen")) {
+            (Some((pool, at, place)), _) => {
+                problems.push(pool_problem(*pool, at.option(), place, what));
+            }
+            // The address is wrong.
+            (None, Some(place)) => problems.push(Problem::of_option("tls-listen", place, what)),
+            (None, None) => {}
         }
     }
 
@@ -139,7 +146,16 @@ impl Resolved {
         (files, of_files): (&mut TlsFiles, &mut Vec<Problem>),
         problems: &mut Vec<Problem>,
     ) {
-        let mut is_used = false;
+        // The URL of such servers is not known.
+        let is_wrong = |problem: &Problem| {
+            let mut names = ["backend", "prefixes", "pool"].iter();
+            names.any(|name| problem.is_of_any_pool(name))
+        };
+        let is_of_pair = |problem: &Problem| {
+            let mut names = ["server-tls-cert", "server-tls-key"].iter();
+            names.any(|name| problem.is_of_any_pool(name))
+        };
+        let mut is_used = problems.iter().any(is_wrong);
         for (index, pool) in pools.iter().enumerate() {
             let mut named = self.values.pools.iter();
             let table = named.find(|named| Some(&named.name) == pool.name.as_ref());
@@ -154,22 +170,23 @@ impl Resolved {
                             write rediss for all of them or for none, or make two pools";
                 let place = table.map_or_else(|| self.place("backend"), |table| &table.place);
                 problems.push(pool_problem(pool.name.as_deref(), "prefixes", place, what));
-                continue;
             }
             let values = match table {
                 Some(table) => self.values_of(table),
                 None => self.values.clone(),
             };
-            match server_files(&values) {
-                Ok(set) => {
-                    let wrong = files.add_pool(set, index).err().into_iter().flatten();
-                    for problem in wrong {
-                        self.add_server_problem(table, problem.option, problem.what, of_files);
-                    }
+            let (set, wrong) = server_files(&values);
+            for (option, what) in wrong {
+                // A wrong value of the other one of a pair is not known to be missing.
+                let is_pair = ["server-tls-cert", "server-tls-key"].contains(&option);
+                let mut of_other = problems.iter().filter(|_| is_pair);
+                if of_other.any(is_of_pair) {
+                    continue;
                 }
-                Err((option, what)) => {
-                    self.add_server_problem(table, option, what.into(), problems);
-                }
+                self.add_server_problem(table, option, what.into(), problems);
+            }
+            for problem in files.add_pool(set, index).err().into_iter().flatten() {
+                self.add_server_problem(table, problem.option, problem.what, of_files);
             }
         }
         for name in SERVER_OPTIONS {
@@ -226,8 +243,10 @@ impl Resolved {
 const UNUSED: &str = "means nothing without TLS to the servers: write rediss in place of redis in \
                       the URL, or remove this";
 
-/// The files for the servers of a pool with these values.
-fn server_files(values: &Values) -> Result<ServerTlsFiles, (&'static str, &'static str)> {
+/// The files for the servers of a pool with these values, and the options that contradict each
+/// other.
+fn server_files(values: &Values) -> (ServerTlsFiles, Vec<(&'static str, &'static str)>) {
+    let mut wrong = Vec::new();
     let identity = match (&values.server_tls_cert, &values.server_tls_key) {
         (Some(certificate), Some(key)) => Some(IdentityFiles {
             certificate: certificate.clone(),
@@ -236,29 +255,32 @@ fn server_files(values: &Values) -> Result<ServerTlsFiles, (&'static str, &'stat
         (None, None) => None,
         (Some(_), None) => {
             let what = "has no key: name the file with its private key by `server-tls-key`";
-            return Err(("server-tls-cert", what));
+            wrong.push(("server-tls-cert", what));
+            None
         }
         (None, Some(_)) => {
             let what = "has no certificate: name its file by `server-tls-cert`";
-            return Err(("server-tls-key", what));
+            wrong.push(("server-tls-key", what));
+            None
         }
     };
     let verify = values.server_tls_verify;
     if !verify && values.server_tls_ca.is_some() {
         let what = "no certificate is checked, since `server-tls-verify` is false: remove one of \
                     them";
-        return Err(("server-tls-ca", what));
+        wrong.push(("server-tls-ca", what));
     }
     if !verify && values.server_tls_name.is_some() {
         let what = "no name is checked, since `server-tls-verify` is false: remove one of them";
-        return Err(("server-tls-name", what));
+        wrong.push(("server-tls-name", what));
     }
-    Ok(ServerTlsFiles {
+    let set = ServerTlsFiles {
         ca: values.server_tls_ca.clone(),
         identity,
         name: values.server_tls_name.clone(),
         verify,
-    })
+    };
+    (set, wrong)
 }
 
 /// The URLs of a pool and its prefixes, except a server of `--spawn`.

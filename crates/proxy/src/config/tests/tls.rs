@@ -246,6 +246,109 @@ fn wrong_tls_of_servers_is_a_problem() {
     }
 }
 
+/// Checks that the file has these problems, each with its place and words, and no other.
+fn assert_problems(files: &Files, file: &str, expected: &[&str]) {
+    let text = files.fill(file);
+    let problems = resolve(&text, &[], &[]).err().unwrap_or_default();
+    assert_eq!(problems.len(), expected.len(), "{file}: {problems:#?}");
+    for part in expected {
+        let is_told = |problem: &String| problem.starts_with(part);
+        assert!(problems.iter().any(is_told), "{part}: {problems:#?}");
+    }
+}
+
+/// Mistakes in several TLS options are told at once, with those in the contents of their files.
+#[test]
+fn several_mistakes_of_tls_are_told_at_once() {
+    let files = Files::new();
+    for (file, expected) in [
+        (
+            "tls-listen = '127.0.0.1:1'\ntls-cert = ['{EXPIRED}', '{CERT}']\n\
+             tls-key = ['{KEY}', '/nonexistent']\ntls-ca = '{KEY}'\n\
+             tls-client-auth = 'optional'\nbackend = 'rediss://h'\nserver-tls-ca = '{KEY}'\n\
+             server-tls-cert = '{OTHER}'\nserver-tls-key = '{KEY}'",
+            &[
+                "r.toml:2:1: tls-cert: ",
+                "r.toml:3:1: tls-key: `/nonexistent` cannot be read",
+                "r.toml:3:1: tls-key: ",
+                "r.toml:4:1: tls-ca: ",
+                "r.toml:7:1: server-tls-ca: ",
+                "r.toml:9:1: server-tls-key: ",
+            ][..],
+        ),
+        (
+            "tls-listen = '127.0.0.1:1'\ntls-client-auth = 'optional'",
+            &[
+                "r.toml:1:1: tls-listen: a listener with TLS needs a certificate",
+                "r.toml:2:1: tls-client-auth: no CA is known",
+            ],
+        ),
+        (
+            "tls-listen = '127.0.0.1:1'\ntls-cert = '{CERT}'\ntls-ca = '{KEY}'",
+            &[
+                "r.toml:2:1: tls-cert: there are 1 `tls-cert` and 0 `tls-key`",
+                "r.toml:3:1: tls-ca: no client is asked for a certificate",
+                "r.toml:3:1: tls-ca: `",
+            ],
+        ),
+        (
+            "backend = 'rediss://h'\nserver-tls-verify = false\nserver-tls-ca = '{CA}'\n\
+             server-tls-name = 'a'\nserver-tls-key = '{KEY}'",
+            &[
+                "r.toml:3:1: server-tls-ca: no certificate is checked",
+                "r.toml:4:1: server-tls-name: no name is checked",
+                "r.toml:5:1: server-tls-key: has no certificate",
+            ],
+        ),
+    ] {
+        assert_problems(&files, file, expected);
+    }
+}
+
+/// A wrong listener or backend does not make the TLS options beside it problems, too.
+#[test]
+fn wrong_value_has_no_second_problem() {
+    let files = Files::new();
+    let pairs = "tls-cert = '{CERT}'\ntls-key = '{KEY}'\n";
+    for (file, problem) in [
+        (
+            format!("{pairs}tls-listen = '127.0.0.1'"),
+            "r.toml:3:14: tls-listen: ",
+        ),
+        (
+            format!("{pairs}[pool.a]\nbackend = 'redis://h'\ntls-listen = '127.0.0.1'"),
+            "r.toml:5:14: pool.a.tls-listen: ",
+        ),
+        (
+            format!("{pairs}[pool.a]\nbackend = 'h'\ntls-listen = '127.0.0.1:1'"),
+            "r.toml:4:11: pool.a.backend: ",
+        ),
+        (
+            "server-tls-ca = '{CA}'\nbackend = 'rediss://h:x'".into(),
+            "r.toml:2:11: backend: ",
+        ),
+        (
+            "server-tls-ca = '{CA}'\n[pool.a]\nlisten = ':1'\nbackend = 'rediss://h:x'".into(),
+            "r.toml:4:11: pool.a.backend: ",
+        ),
+        (
+            "backend = 'rediss://h'\nserver-tls-cert = ''\nserver-tls-key = '{KEY}'\n\
+             server-tls-ca = '{CA}'"
+                .into(),
+            "r.toml:2:19: server-tls-cert: ",
+        ),
+    ] {
+        assert_problems(&files, &file, &[problem]);
+    }
+    let missing = format!("tls-listen = '127.0.0.1'\ntls-ca = '{}'", "{CA}");
+    let expected = [
+        "r.toml:1:14: tls-listen: ",
+        "r.toml:1:1: tls-listen: a listener with TLS needs a certificate",
+        "r.toml:2:1: tls-ca: no client is asked",
+    ];
+    assert_problems(&files, &missing, &expected);
+}
+
 /// Every file that cannot be read is a problem of its own.
 #[test]
 fn each_missing_file_is_a_problem() {
