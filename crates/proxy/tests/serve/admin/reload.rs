@@ -350,6 +350,8 @@ fn respool_reload_says_what_it_did() {
             text(output.stderr),
         )
     };
+    // Until respool is ready.
+    served.ask("check");
     let (code, out, _) = run(&[]);
     assert_eq!(code, Some(0));
     assert!(out.contains("nothing has changed"), "{out}");
