@@ -38,7 +38,7 @@ use respool_engine::{
 pub use callers::{CallerEnd, CallerSession, CallerSessions, EndReason};
 pub use child::spawn_tied;
 pub use errors_by_name::ErrorsByName;
-pub use listen::{ControlFile, control_socket};
+pub use listen::{ControlFile, check_socket_directory, control_socket};
 pub use reload::{Applied, PreparedReload, Reload, Reloader};
 
 use crate::callers::CallerQueue;

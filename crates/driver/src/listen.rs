@@ -162,8 +162,7 @@ pub(crate) fn check(address: &Address) -> io::Result<()> {
         }
         Address::Unix(path) => {
             let address = SocketAddrUnix::new(path)?;
-            let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
-            fs::accessat(CWD, directory_of(path), may, flags)?;
+            check_socket_directory(path)?;
             match std::fs::symlink_metadata(path) {
                 Ok(_) => is_left_by_dead_process(path, &address),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
@@ -171,6 +170,17 @@ pub(crate) fn check(address: &Address) -> io::Result<()> {
             }
         }
     }
+}
+
+/// Whether this process may make a socket at `path`, as far as its directory says.
+///
+/// # Errors
+/// When the directory is missing, or cannot be written.
+pub fn check_socket_directory(path: &Path) -> io::Result<()> {
+    let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
+    // The dot makes a file in place of the directory an error of its own.
+    let directory = directory_of(path).join(".");
+    Ok(fs::accessat(CWD, &directory, may, flags)?)
 }
 
 /// Binds the first address of a host that can be bound.

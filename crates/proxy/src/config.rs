@@ -120,14 +120,31 @@ impl Config {
     /// # Errors
     /// Returns every problem, in the order of the layers.
     pub(crate) fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
-        let (config, resolved, of_files) = Config::resolve_with(
-            raw,
-            &RenewablePasswords::default(),
-            Resolved::check_control_socket,
-        )?;
-        match of_files.is_empty() {
-            true => Ok((config, resolved)),
-            false => Err(of_files),
+        Config::resolve_first(raw, |resolved, problems, _| {
+            resolved.check_control_socket(problems);
+        })
+    }
+
+    /// The same for `respool check`, which also finds sockets that cannot be made. A start finds
+    /// these when it makes them: another attempt may succeed.
+    ///
+    /// # Errors
+    /// As [`Config::resolve`].
+    pub(crate) fn check(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+        Config::resolve_first(raw, |resolved, problems, warnings| {
+            resolved.check_control_socket(problems);
+            resolved.check_socket_files(problems, warnings);
+        })
+    }
+
+    fn resolve_first(
+        raw: RawConfig,
+        check_more: impl FnOnce(&Resolved, &mut Vec<Problem>, &mut Vec<String>),
+    ) -> Result<(Config, Resolved), Vec<Problem>> {
+        let no_passwords = RenewablePasswords::default();
+        match Config::resolve_with(raw, &no_passwords, check_more)? {
+            (config, resolved, of_files) if of_files.is_empty() => Ok((config, resolved)),
+            (.., of_files) => Err(of_files),
         }
     }
 
@@ -141,13 +158,13 @@ impl Config {
         raw: RawConfig,
         before: &RenewablePasswords,
     ) -> Result<(Config, Resolved, Vec<Problem>), Vec<Problem>> {
-        Config::resolve_with(raw, before, |_, _| {})
+        Config::resolve_with(raw, before, |_, _, _| {})
     }
 
     fn resolve_with(
         mut raw: RawConfig,
         before: &RenewablePasswords,
-        check_more: impl FnOnce(&Resolved, &mut Vec<Problem>),
+        check_more: impl FnOnce(&Resolved, &mut Vec<Problem>, &mut Vec<String>),
     ) -> Result<(Config, Resolved, Vec<Problem>), Vec<Problem>> {
         let mut warnings = std::mem::take(&mut raw.warnings);
         let (resolved, mut problems) = Resolved::from_raw(raw);
@@ -160,7 +177,7 @@ impl Config {
         resolved.check_announced(&pools, &mut problems);
         resolved.check_relations(&mut problems);
         resolved.check_links(&pools, &mut problems);
-        check_more(&resolved, &mut problems);
+        check_more(&resolved, &mut problems, &mut warnings);
         let (tls_files, of_files) = resolved.tls(&pools, &mut problems);
         if !problems.is_empty() {
             problems.extend(of_files);

@@ -95,7 +95,8 @@ fn check(long: bool) -> String {
     );
     let lead = "Takes every option of `respool serve`. It reads what the start reads: the \
                 configuration file, the files with passwords, certificates and keys. It runs the \
-                password commands, and opens no connection. Exits with 0 if there is no problem, \
+                password commands, finds out whether sockets in the file system can be made, and \
+                opens no connection. Exits with 0 if there is no problem, \
                 and with 2 if there is one.";
     wrap(&mut text, "", lead);
     if long {

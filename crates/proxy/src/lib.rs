@@ -81,7 +81,7 @@ fn all_layers(given: ConfigArguments) -> raw::RawConfig {
 
 /// `respool check`: the same steps as `serve`, without their effects.
 fn check(given: ConfigArguments, print: bool) -> ExitCode {
-    match Config::resolve(all_layers(given)) {
+    match Config::check(all_layers(given)) {
         Ok((config, resolved)) => {
             let mut errors = io::stderr().lock();
             for warning in &config.warnings {

@@ -335,6 +335,10 @@ impl Reloads {
         );
         new.config.keep_fixed(&state.current.config);
         new.config.tls_files.keep_same(&in_effect.tls);
+        if new.config.control_socket != state.current.config.control_socket {
+            // It needs a restart, which must not fail then.
+            new.resolved.check_new_control_socket(&mut problems);
+        }
         let names = check_names(&state.current, &new);
         problems.extend(names.problems.iter().cloned());
         if !problems.is_empty() {

@@ -224,7 +224,7 @@ fn check_warns_of_listeners_that_others_reach() {
     let plain = "clients of 0.0.0.0:1 use no TLS";
     for (arguments, warnings) in [
         (
-            &["--listen", "127.0.0.1:1", "--listen", "unix:/a"][..],
+            &["--listen", "127.0.0.1:1", "--listen", "unix:a"][..],
             &[][..],
         ),
         (&["--listen", ":1"], &[open, plain]),
@@ -234,7 +234,7 @@ fn check_warns_of_listeners_that_others_reach() {
             &["certificates of the servers are not checked"],
         ),
         (&["--metrics-listen", "127.0.0.1:1"], &[]),
-        (&["--metrics-listen", "unix:/a"], &[]),
+        (&["--metrics-listen", "unix:a"], &[]),
         (
             &["--metrics-listen", ":1"],
             &["every machine that reaches 0.0.0.0:1 can read the metrics"],
@@ -249,6 +249,63 @@ fn check_warns_of_listeners_that_others_reach() {
             assert!(line.starts_with(&format!("warning: {warning}")), "{line}");
         }
     }
+}
+
+/// Sockets in the file system that cannot be made are problems at their places, and no file is
+/// made. Only a directory in /run may be missing.
+#[test]
+fn check_finds_sockets_that_cannot_be_made() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (file, missing) = (path("respool.toml"), path("missing"));
+    let config = |socket: &str, listen: &str, metrics: &str, control: &str| {
+        format!(
+            "control-socket = '{control}'\nmetrics-listen = 'unix:{metrics}'\n\
+             [pool.a]\nlisten = [\n  '127.0.0.1:1',\n  'unix:{listen}',\n]\n\
+             tls-listen = 'unix:{socket}'\nbackend = 'redis://h'\n"
+        )
+    };
+    let new = [path("a"), path("b"), path("c"), path("d")];
+    let plain = |text: String| text.replace("tls-listen = 'unix:", "# 'unix:");
+    fs::write(&file, plain(config(&new[0], &new[1], &new[2], &new[3]))).unwrap();
+    let (code, _, errors) = said(&["check", &file]);
+    assert_eq!((code, errors.as_str()), (Some(0), ""));
+    assert!(new.iter().all(|path| !fs::exists(path).unwrap()));
+
+    let at = |name: &str| format!("{missing}/{name}");
+    fs::write(&file, config(&at("t"), &at("l"), &at("m"), &at("c"))).unwrap();
+    let (code, _, errors) = said(&["check", &file]);
+    assert_eq!(code, Some(2), "{errors}");
+    for (place, socket) in [
+        ("6:3: pool.a.listen", "l"),
+        ("8:14: pool.a.tls-listen", "t"),
+        ("2:1: metrics-listen", "m"),
+        ("1:1: control-socket", "c"),
+    ] {
+        let problem = format!(
+            "error: {file}:{place}: no socket can be made at `{}`: No such file or directory",
+            at(socket)
+        );
+        assert!(errors.contains(&problem), "{problem}: {errors}");
+    }
+    assert!(!fs::exists(&missing).unwrap());
+
+    let in_run = "/run/respool-of-no-test/c";
+    let text = plain(config(&new[0], &new[1], &format!("{file}/m"), in_run));
+    fs::write(&file, text).unwrap();
+    let (code, _, errors) = said(&["check", &file]);
+    assert_eq!(code, Some(2), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+    let problem =
+        format!("2:1: metrics-listen: no socket can be made at `{file}/m`: Not a directory");
+    assert!(errors.contains(&problem), "{errors}");
+    fs::write(&file, plain(config(&new[0], &new[1], &new[2], in_run))).unwrap();
+    let (code, _, errors) = said(&["check", &file]);
+    assert_eq!(code, Some(0), "{errors}");
+    let warning = format!(
+        "warning: {file}:1:1: control-socket: the directory of `{in_run}` does not exist here"
+    );
+    assert!(errors.starts_with(&warning), "{errors}");
 }
 
 #[test]

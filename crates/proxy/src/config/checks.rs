@@ -1,5 +1,6 @@
 //! Checks of the pools: listeners, servers, address maps and links.
 
+use std::io::ErrorKind;
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
@@ -11,7 +12,7 @@ use super::resolve::Resolved;
 use super::{Backend, PoolConfig};
 use crate::backend::{BackendServers, BackendUrl};
 use crate::pools::{NamedPool, PREFIXES_MAX, PrefixRule, pool_problem};
-use crate::problem::Problem;
+use crate::problem::{ConfigPlace, Problem};
 
 impl Resolved {
     /// Checks that no entry of an address map leads to a listener.
@@ -130,7 +131,7 @@ impl Resolved {
 
     /// Checks that the control socket can be made. Its directory may be made at the start, as
     /// systemd makes those in /run.
-    pub(super) fn check_control_socket(&self, problems: &mut Vec<Problem>) {
+    pub(crate) fn check_control_socket(&self, problems: &mut Vec<Problem>) {
         const NAME: &str = "control-socket";
         let Some(path) = &self.values.control_socket else {
             return;
@@ -165,6 +166,39 @@ impl Resolved {
                 "`{}` exists and is no socket: remove it, or choose another path",
                 path.display()
             ));
+        }
+    }
+
+    /// The same for a control socket that a reload would change, and its directory.
+    pub(crate) fn check_new_control_socket(&self, problems: &mut Vec<Problem>) {
+        const NAME: &str = "control-socket";
+        self.check_control_socket(problems);
+        if let Some(path) = &self.values.control_socket {
+            let option = (None, NAME, self.place(NAME));
+            check_socket_file(option, path, problems, &mut Vec::new());
+        }
+    }
+
+    /// Finds sockets in the file system that this process could not make. Creates no file.
+    pub(super) fn check_socket_files(
+        &self,
+        problems: &mut Vec<Problem>,
+        warnings: &mut Vec<String>,
+    ) {
+        let listeners = self.listeners();
+        let listeners = listeners.iter().filter_map(|(pool, at, place)| {
+            let option = (*pool, at.option(), *place);
+            Some((option, path_of(&at.address)?))
+        });
+        let pages = self.values.metrics_listen.as_ref().and_then(path_of);
+        let control = self.values.control_socket.as_deref();
+        let of_process = [("metrics-listen", pages), ("control-socket", control)];
+        let of_process = of_process.into_iter().filter_map(|(name, path)| {
+            let option = (None, name, self.place(name));
+            Some((option, path?))
+        });
+        for (option, path) in listeners.chain(of_process) {
+            check_socket_file(option, path, problems, warnings);
         }
     }
 
@@ -335,6 +369,52 @@ fn backends(pools: &[PoolConfig]) -> impl Iterator<Item = &BackendUrl> {
         };
         backend.into_iter().chain(prefixes)
     })
+}
+
+/// The path of a socket in the file system.
+fn path_of(address: &Address) -> Option<&Path> {
+    match address {
+        Address::Unix(path) => Some(path),
+        Address::Tcp { .. } => None,
+    }
+}
+
+/// Checks that this process could make a socket at `path`: the value of an option of a pool, or for
+/// all pools, with its place. A missing directory in /run is a warning: systemd makes it at the
+/// start.
+fn check_socket_file(
+    (pool, name, place): (Option<&str>, &'static str, &ConfigPlace),
+    path: &Path,
+    problems: &mut Vec<Problem>,
+    warnings: &mut Vec<String>,
+) {
+    let Err(error) = respool_driver::check_socket_directory(path) else {
+        return;
+    };
+    let shown = path.display();
+    let is_made_at_start = path.starts_with("/run") || path.starts_with("/var/run");
+    let remedy = match error.kind() {
+        ErrorKind::NotFound if is_made_at_start => {
+            let what = format!(
+                "the directory of `{shown}` does not exist here: it must be made before the start, \
+                 as RuntimeDirectory= of a systemd unit does"
+            );
+            warnings.push(pool_problem(pool, name, place, what).to_string());
+            return;
+        }
+        ErrorKind::NotFound => "make its directory first, or choose another path",
+        ErrorKind::PermissionDenied => {
+            "the user that respool runs as must be allowed to write the directory, and \
+             `respool check` is to be run as that user"
+        }
+        _ => "choose another path",
+    };
+    // The control socket may have a problem already.
+    let is_told = |problem: &Problem| name == "control-socket" && problem.is_of(name);
+    if !problems.iter().any(is_told) {
+        let what = format!("no socket can be made at `{shown}`: {error}; {remedy}");
+        problems.push(pool_problem(pool, name, place, what));
+    }
 }
 
 /// Whether a connection to `server` arrives at `listener`.

@@ -317,6 +317,28 @@ fn every_problem_of_a_reload_has_its_place() {
     served.keeps_at_most(descriptors);
 }
 
+/// A control socket that cannot be made is a problem beside its difference, which needs a restart.
+#[test]
+fn wrong_control_socket_is_a_problem_of_a_reload() {
+    let mut served = Reloadable::start("");
+    let socket = served.path("control.sock").display().to_string();
+    let wrong = served.fixed.replace(&socket, "/nonexistent/control.sock");
+    let right = std::mem::replace(&mut served.fixed, wrong);
+    served.write("");
+    let lines = served.reload_in_vain();
+    assert!(
+        lines.contains("respool.toml:4:1: control-socket: "),
+        "{lines}"
+    );
+    assert!(lines.contains("needs a restart"), "{lines}");
+    let problem = "respool.toml:4:1: control-socket: no socket can be made at \
+                   `/nonexistent/control.sock`: No such file";
+    assert!(lines.contains(problem), "{lines}");
+    served.fixed = right;
+    served.write("");
+    served.reload();
+}
+
 /// Of an option that is gone, a reload names the place of the value in effect.
 #[test]
 fn removed_option_is_named_with_its_old_place() {
