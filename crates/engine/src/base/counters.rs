@@ -253,30 +253,33 @@ counters! {
     messages_out: u64,
     /// Bytes held for sessions, now, by the lengths of buffers.
     held_bytes: u64,
-    /// Memory that is compared with `worker-memory-bytes-max`, now: the held bytes, the unused room
-    /// of their buffers, and the other memory in the accounts below. The accounts are measured in
-    /// turn, so they may be a second old.
+    /// Memory that is compared with `worker-memory-bytes-max`, now: the accounts below without
+    /// `respool_memory_spared_bytes`. The accounts are measured in turn, so they may be a second
+    /// old.
     memory_bytes: u64,
-    /// Part of `respool_memory_bytes`: replies and messages that clients have not taken.
+    /// Memory in the accounts `link`, `tls` and `other` that is not compared with
+    /// `worker-memory-bytes-max`, because closing sessions would not free it: the first 2 MiB of a
+    /// worker, and all above a quarter of its limit.
+    memory_spared_bytes: u64,
+    /// Account: replies and messages that clients have not taken.
     memory_output_bytes: u64,
-    /// Part of `respool_memory_bytes`: requests that have not come whole.
+    /// Account: requests that have not come whole.
     memory_incomplete_bytes: u64,
-    /// Part of `respool_memory_bytes`: requests that wait behind another one, for EXEC, or to be
-    /// sent again.
+    /// Account: requests that wait behind another one, for EXEC, or to be sent again.
     memory_queued_bytes: u64,
-    /// Part of `respool_memory_bytes`: channels and patterns, with their names.
+    /// Account: channels and patterns, with their names.
     memory_subscription_bytes: u64,
-    /// Part of `respool_memory_bytes`: replies before their place, parts of replies, and answers of
-    /// other workers.
+    /// Account: replies before their place, parts of replies, and answers of other workers.
     memory_answer_bytes: u64,
-    /// Part of `respool_memory_bytes`: names of clients, and state that few sessions have.
+    /// Account: names of clients, and state that few sessions have.
     memory_state_bytes: u64,
-    /// Part of `respool_memory_bytes`: unanswered requests of links, and replies that have not come
-    /// whole.
+    /// Account: unanswered requests of links, and replies that have not come whole.
     memory_link_bytes: u64,
-    /// Part of `respool_memory_bytes`: keys and records of connections with TLS.
+    /// Account: keys and records of connections with TLS.
     memory_tls_bytes: u64,
-    /// Part of `respool_memory_bytes`: memory of sessions that have not authenticated.
+    /// Account: tables of sessions, spare buffers, scripts, the slow log and hot keys.
+    memory_other_bytes: u64,
+    /// Memory of sessions that have not authenticated. It is in the accounts already.
     memory_unauthenticated_bytes: u64,
 }
 

@@ -17,6 +17,7 @@
 //! sessions that have not authenticated; the session with the oldest incomplete request; the
 //! session that is owed most.
 
+use crate::base::counters::Counters;
 use crate::base::handle::SessionId;
 use crate::base::limits::{INCOMPLETE_OLD_MS, UNAUTHENTICATED_DIVISOR};
 use crate::base::slab::Slab;
@@ -157,14 +158,16 @@ pub(crate) struct SharedMemory {
     pub(crate) answers: usize,
     /// Links that many sessions share.
     pub(crate) links: usize,
+    /// Keys and records of connections with TLS.
+    pub(crate) tls: usize,
     /// Tables of sessions, spare buffers, scripts.
     pub(crate) rest: usize,
 }
 
 impl SharedMemory {
     /// Bytes that closing sessions does not free. Each part has its own bound.
-    fn fixed(&self) -> usize {
-        (self.links + self.rest).saturating_sub(FIXED_FREE_BYTES)
+    fn unowned(&self) -> usize {
+        self.links + self.tls + self.rest
     }
 }
 
@@ -288,14 +291,25 @@ impl Memory {
         self.total(held_bytes) > self.bound
     }
 
-    /// The sums of all notes by account, and the shared memory.
-    pub(crate) fn accounts(&self) -> (Held, SharedMemory) {
-        (self.sum, self.shared)
-    }
-
-    /// Bytes of sessions that have not authenticated.
-    pub(crate) fn unauthenticated_bytes(&self) -> usize {
-        self.unauthenticated
+    /// Puts the memory into the counters, by account. The sum of all accounts is the total and the
+    /// spared bytes together.
+    pub(crate) fn count(&self, held_bytes: usize, counters: &mut Counters) {
+        let (held, shared) = (&self.sum, &self.shared);
+        // Polled commands, and growth that no note has yet.
+        let unnoted = held_bytes.saturating_sub(self.counted);
+        counters.held_bytes = held_bytes as u64;
+        counters.memory_bytes = self.total(held_bytes) as u64;
+        counters.memory_spared_bytes = (shared.unowned() - self.fixed()) as u64;
+        counters.memory_output_bytes = held.output as u64;
+        counters.memory_incomplete_bytes = held.incomplete as u64;
+        counters.memory_queued_bytes = (held.queued + unnoted) as u64;
+        counters.memory_subscription_bytes = (held.subscriptions + shared.channels) as u64;
+        counters.memory_answer_bytes = (held.answers + shared.answers) as u64;
+        counters.memory_state_bytes = held.state as u64;
+        counters.memory_link_bytes = (held.links + shared.links) as u64;
+        counters.memory_tls_bytes = shared.tls as u64;
+        counters.memory_other_bytes = shared.rest as u64;
+        counters.memory_unauthenticated_bytes = self.unauthenticated as u64;
     }
 
     /// Whether at least an eighth of the bound is used.
@@ -329,8 +343,13 @@ impl Memory {
     }
 
     fn beyond(&self) -> usize {
-        let fixed = self.shared.fixed().min(self.max / 4);
-        self.slack() + self.shared.channels + self.shared.answers + fixed
+        self.slack() + self.shared.channels + self.shared.answers + self.fixed()
+    }
+
+    /// The part of the memory of no session that counts for the bound.
+    fn fixed(&self) -> usize {
+        let counted = self.shared.unowned().saturating_sub(FIXED_FREE_BYTES);
+        counted.min(self.max / 4)
     }
 
     /// The total, which is compared with the bound.
@@ -672,6 +691,7 @@ const TURN_BYTES_MIN: usize = 64 << 10;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::base::counters::Counted;
     use crate::base::handle::session;
 
     /// Memory is short from `max` on.
@@ -984,6 +1004,46 @@ mod tests {
         memory.note_shared(SharedMemory::default(), Vec::new());
         assert_eq!(memory.total(1 << 20), 3 << 20);
         memory.check();
+    }
+
+    /// The accounts are the total and the spared bytes together: below the first 2 MiB of memory of
+    /// no session, above it, and above a quarter of the bound.
+    #[test]
+    fn accounts_add_up_to_the_total() {
+        for of_links in [1 << 20, 7 << 20, 400 << 20] {
+            let mut memory = bounded(100 << 20);
+            let with_room = Weight {
+                counted: 1 << 20,
+                ..output(3 << 20)
+            };
+            memory.note(session(0), with_room, at(0));
+            let shared = SharedMemory {
+                channels: 5,
+                answers: 6,
+                links: of_links,
+                tls: 300_000,
+                rest: 400_000,
+            };
+            memory.note_shared(shared, vec![(session(0), 7)]);
+            let mut counters = Counters::default();
+            memory.count((1 << 20) + 8, &mut counters);
+            let is_account = |name: &str| {
+                let apart = [
+                    "memory_bytes",
+                    "memory_spared_bytes",
+                    "memory_unauthenticated_bytes",
+                ];
+                name.starts_with("memory_") && !apart.contains(&name)
+            };
+            let accounts = counters.each().filter(|(name, _)| is_account(name));
+            let bytes = accounts.map(|(_, value)| match value {
+                Counted::Number(bytes) => bytes,
+                Counted::Sizes(_) => 0,
+            });
+            let both = counters.memory_bytes + counters.memory_spared_bytes;
+            assert_eq!(bytes.sum::<u64>(), both, "{counters:?}");
+            assert!(counters.memory_spared_bytes > 1 << 20);
+        }
     }
 
     /// After any order of notes and removals, the sums are those of the notes.

@@ -107,10 +107,9 @@ impl DataPlane {
             tls_handshaking: self.tls.handshaking,
             tls_handshakes: self.tls.handshakes,
             tls_handshakes_failed: self.tls.handshakes_failed,
-            memory_tls_bytes: self.tls.memory_bytes,
             ..self.counters
         };
-        self.count_held(&mut counters);
+        self.memory.count(self.held_bytes, &mut counters);
         counters
     }
 
@@ -123,21 +122,6 @@ impl DataPlane {
         let away = ids.filter(|id| !self.server(*id).gone && is_away(*id));
         let keys = away.map(|id| (self.server(id).pool, &self.server(id).label));
         keys.collect::<HashSet<_>>().len() as u64
-    }
-
-    /// Adds the held memory to the counters, by account.
-    fn count_held(&self, counters: &mut Counters) {
-        let (held, shared) = self.memory.accounts();
-        counters.held_bytes = self.held_bytes as u64;
-        counters.memory_bytes = self.memory.total(self.held_bytes) as u64;
-        counters.memory_output_bytes = held.output as u64;
-        counters.memory_incomplete_bytes = held.incomplete as u64;
-        counters.memory_queued_bytes = held.queued as u64;
-        counters.memory_subscription_bytes = (held.subscriptions + shared.channels) as u64;
-        counters.memory_answer_bytes = (held.answers + shared.answers) as u64;
-        counters.memory_state_bytes = held.state as u64;
-        counters.memory_link_bytes = (held.links + shared.links) as u64;
-        counters.memory_unauthenticated_bytes = self.memory.unauthenticated_bytes() as u64;
     }
 
     /// Counts anew the memory that a session holds. Call it where a session may have grown without

@@ -49,6 +49,7 @@ impl Engine {
             channels: self.pubsub.hubs.iter().map(|hub| hub.held_bytes()).sum(),
             answers: self.admin.answers_bytes(),
             links: 0,
+            tls: self.plane.tls.memory_bytes as usize,
             rest: self.local.scripts.memory_bytes()
                 + self.access.memory_bytes()
                 + self.redirects.memory_bytes()
@@ -57,7 +58,6 @@ impl Engine {
                 + self.plane.scattered.table_bytes()
                 + self.plane.slow_log.memory_bytes()
                 + self.plane.hot_keys.memory_bytes()
-                + self.plane.tls.memory_bytes as usize
                 + self.transactions.memory_bytes(),
         }
     }

@@ -671,7 +671,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
         unit: "bytes",
         ..by(
             "respool_memory_account",
-            "Parts of respool_memory_bytes. INFO respool explains each.",
+            "Memory by account. The sum is respool_memory_bytes and \
+             respool_memory_spared_bytes together. INFO respool explains each.",
             "account",
             &[
                 ("output", "memory_output_bytes"),
@@ -681,9 +682,20 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
                 ("answer", "memory_answer_bytes"),
                 ("state", "memory_state_bytes"),
                 ("link", "memory_link_bytes"),
-                ("unauthenticated", "memory_unauthenticated_bytes"),
                 ("tls", "memory_tls_bytes"),
+                ("other", "memory_other_bytes"),
             ],
+        )
+    },
+    MetricFamily {
+        unit: "bytes",
+        ..gauge("respool_memory_spared", "memory_spared_bytes")
+    },
+    MetricFamily {
+        unit: "bytes",
+        ..gauge(
+            "respool_memory_unauthenticated",
+            "memory_unauthenticated_bytes",
         )
     },
 ];
