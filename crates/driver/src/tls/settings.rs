@@ -145,8 +145,12 @@ pub enum TlsFault {
     NoKey,
     /// The key is protected by a passphrase.
     EncryptedKey,
+    /// The key has a kind or a size that is not supported.
+    UnsupportedKey,
     /// The key belongs to another certificate.
     KeyMismatch,
+    /// The key belongs to the certificate in this place of the file, from 1.
+    NotFirst(usize),
     /// The certificate has expired.
     Expired,
     /// The certificate is not valid yet.
@@ -188,7 +192,17 @@ impl fmt::Display for TlsProblem {
                 f,
                 "{input} has a passphrase; 'openssl pkey -in KEY -out NEW' writes it without one"
             ),
+            TlsFault::UnsupportedKey => write!(
+                f,
+                "{input} is not supported: it must be ECDSA (P-256, P-384, P-521), Ed25519, or RSA \
+                 with 2048 to 8192 bits; make a new key with its certificate"
+            ),
             TlsFault::KeyMismatch => f.write_str("the key does not match the certificate"),
+            TlsFault::NotFirst(place) => write!(
+                f,
+                "the key belongs to certificate {place} of the file: put that one first, and behind \
+                 it those between it and its CA"
+            ),
             TlsFault::Expired => write!(f, "{input} has expired"),
             TlsFault::NotYetValid => write!(f, "{input} is not valid yet; is the clock right?"),
             TlsFault::Unusable(reason) => write!(f, "{input} cannot be used: {reason}"),
@@ -396,28 +410,44 @@ fn read_identity(
 ) -> Result<(CertifiedKey, Option<SystemTime>), Vec<TlsProblem>> {
     let (of_chain, of_key) = (TlsInput::Certificate(index), TlsInput::Key(index));
     let chain = read_certificates(of_chain, &identity.certificate_pem);
-    let key = read_key(of_key, &identity.key_pem);
+    let loaded = read_key(of_key, &identity.key_pem).and_then(|key| {
+        let loaded = provider.key_provider.load_private_key(key);
+        loaded.map_err(|_| problem(of_key, TlsFault::UnsupportedKey))
+    });
     let expiry = match &chain {
         Ok(chain) => check_validity(of_chain, chain, provider),
         Err(error) => Err(error.clone()),
     };
-    let (chain, key) = match (chain, key) {
-        (Ok(chain), Ok(key)) => (chain, key),
-        (_, key) => return Err(expiry.err().into_iter().chain(key.err()).collect()),
+    let (chain, loaded) = match (chain, loaded) {
+        (Ok(chain), Ok(loaded)) => (chain, loaded),
+        (_, loaded) => return Err(expiry.err().into_iter().chain(loaded.err()).collect()),
     };
-    let mismatch = Error::InconsistentKeys(InconsistentKeys::KeyMismatch);
-    let key = match CertifiedKey::from_der(chain, key, provider) {
-        Err(error) if error == mismatch => Err(Some(problem(of_key, TlsFault::KeyMismatch))),
-        // An error of a wrong certificate says nothing about the key.
-        Err(error) => Err(expiry.is_ok().then(|| unusable(of_key)(&error))),
-        Ok(key) => Ok(key),
+    let fits = |certificate: &CertificateDer<'static>| {
+        let alone = CertifiedKey::new(vec![certificate.clone()], loaded.clone());
+        check_match(&alone).is_ok()
     };
-    match (expiry, key) {
-        (Ok(expiry), Ok(key)) => Ok((key, expiry)),
-        (expiry, key) => {
-            let of_key = key.err().flatten();
-            Err(expiry.err().into_iter().chain(of_key).collect())
-        }
+    let place = chain.iter().position(fits).map(|index| index + 1);
+    let key = CertifiedKey::new(chain, loaded);
+    let mismatch = match check_match(&key) {
+        Err(Error::InconsistentKeys(InconsistentKeys::KeyMismatch)) => Some(match place {
+            Some(place) => problem(of_chain, TlsFault::NotFirst(place)),
+            None => problem(of_key, TlsFault::KeyMismatch),
+        }),
+        // The error of a wrong certificate is told already.
+        Err(error) => expiry.is_ok().then(|| unusable(of_chain)(&error)),
+        Ok(()) => None,
+    };
+    match (expiry, mismatch) {
+        (Ok(expiry), None) => Ok((key, expiry)),
+        (expiry, mismatch) => Err(expiry.err().into_iter().chain(mismatch).collect()),
+    }
+}
+
+/// Checks that a key is that of its certificate, as far as the key tells.
+fn check_match(key: &CertifiedKey) -> Result<(), Error> {
+    match key.keys_match() {
+        Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
+        matches => matches,
     }
 }
 

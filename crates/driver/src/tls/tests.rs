@@ -893,6 +893,16 @@ fn problem_names_input_and_defect() {
     assert_eq!(found, (key, TlsFault::NoKey));
     let found = with(&|identity| identity.key_pem = other.key_pem.clone());
     assert_eq!(found, (key, TlsFault::KeyMismatch));
+    let found = with(&|identity| {
+        let of_key = identity.certificate_pem.clone();
+        identity.certificate_pem = [&ca.pem[..], &other.certificate_pem, &of_key].concat();
+    });
+    assert_eq!(found, (certificate, TlsFault::NotFirst(3)));
+    // An X25519 key signs nothing.
+    let unsupported = b"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VuBCIEIAAAAAAAAAAAAAAAAAAAAAAAAAAA\nAAAAAAAAAAAAAAAA\n\
+        -----END PRIVATE KEY-----\n";
+    let found = with(&|identity| identity.key_pem = unsupported.to_vec());
+    assert_eq!(found, (key, TlsFault::UnsupportedKey));
     let half = |pem: &mut Vec<u8>| pem.truncate(pem.len() / 2);
     let found = with(&|identity| half(&mut identity.certificate_pem));
     let no_end = |label: &str| {
