@@ -103,13 +103,13 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Inv
             topic: HelpTopic::Overview,
             long: true,
         }),
-        Some(Arg::Short('V') | Arg::Long("version")) => Ok(Invocation::Version),
+        Some(Arg::Short('V') | Arg::Long("version")) => version(&mut parser),
         Some(Arg::Value(command)) => match command.to_string_lossy().as_ref() {
             "serve" => Ok(configured(parser, HelpTopic::Serve)),
             "check" => Ok(configured(parser, HelpTopic::Check)),
             "reload" => Ok(configured(parser, HelpTopic::Reload)),
             "help" => help(&mut parser),
-            "version" => Ok(Invocation::Version),
+            "version" => version(&mut parser),
             other => Err(problem(unknown("command", other, COMMANDS.into_iter()))),
         },
         Some(Arg::Long(name)) if find_by_any_name(name).is_some() || name == "config" => {
@@ -237,6 +237,22 @@ impl ConfigArguments {
     }
 }
 
+/// `version` has no arguments.
+fn version(parser: &mut Parser) -> Result<Invocation, Problem> {
+    check_end(parser)?;
+    Ok(Invocation::Version)
+}
+
+/// `Err`: the command line goes on.
+fn check_end(parser: &mut Parser) -> Result<(), Problem> {
+    let more = match parser.next() {
+        Ok(None) => return Ok(()),
+        Ok(Some(more)) => more.unexpected().to_string(),
+        Err(error) => error.to_string(),
+    };
+    Err(Problem::at(ConfigPlace::Arguments, shown(&more)))
+}
+
 /// Parses the arguments of `help`.
 fn help(parser: &mut Parser) -> Result<Invocation, Problem> {
     let topic = match parser.next() {
@@ -264,6 +280,7 @@ fn help(parser: &mut Parser) -> Result<Invocation, Problem> {
             ));
         }
     };
+    check_end(parser)?;
     Ok(Invocation::Help { topic, long: true })
 }
 
@@ -351,6 +368,10 @@ mod tests {
                 "unknown command `chekc`: did you mean `check`?",
             ),
             ("docs", "unknown command `docs`"),
+            ("help serve check", "unexpected argument \"check\""),
+            ("help help --fuse", "invalid option '--fuse'"),
+            ("version now", "unexpected argument \"now\""),
+            ("--version now", "unexpected argument \"now\""),
         ] {
             let told = parsed(line).expect_err(line);
             assert!(told.starts_with(problem), "{line}: {told}");

@@ -97,8 +97,12 @@ fn check(given: ConfigArguments, print: bool) -> ExitCode {
     }
 }
 
-/// `respool reload`: asks the process behind the control socket that the arguments name.
+/// `respool reload`: asks the process behind the control socket that the arguments name. A mistake
+/// in the command line itself is a sign that another command was meant.
 fn reload(given: ConfigArguments, check: bool) -> ExitCode {
+    if !given.raw.problems.is_empty() {
+        return refuse(&given.raw.problems);
+    }
     let mode = match check {
         true => ReloadMode::Check,
         false => ReloadMode::Apply,

@@ -924,6 +924,27 @@ fn reload_by_a_broken_file_has_one_error() {
     }
 }
 
+/// A command line with a word too many asks no process, even if it names a socket.
+#[test]
+fn reload_refuses_words_that_it_does_not_know() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("respool.toml");
+    let file = file.to_str().unwrap();
+    fs::write(file, "control-socket = '/nonexistent/control.sock'\n").unwrap();
+    let (code, _, errors) = said(&["reload", file]);
+    assert_eq!(code, Some(1), "{errors}");
+    for (extra, problem) in [
+        ("more", "a second file, `more`"),
+        ("--now", "unknown option `--now`"),
+        ("--config=more", "a second file, `more`"),
+    ] {
+        let (code, out, errors) = said(&["reload", file, extra]);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{errors}");
+        assert!(errors.starts_with(&format!("error: {problem}")), "{errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+}
+
 /// SIGHUP and signals without meaning leave respool and its clients alone, and the log says so.
 #[test]
 fn signal_without_meaning_ends_nothing() {
