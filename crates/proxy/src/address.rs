@@ -17,7 +17,7 @@ pub(crate) const SENTINEL_PORT: u16 = 26_379;
 pub(crate) const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// In front of an address on which clients use TLS.
-const TLS_PREFIX: &str = "tls:";
+pub(crate) const TLS_PREFIX: &str = "tls:";
 
 /// An address on which respool listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]

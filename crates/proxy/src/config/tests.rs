@@ -301,6 +301,11 @@ fn wrong_listener_or_backend_is_a_problem() {
         ),
         ("listen = []", vec![], "r.toml:1:1: listen: is empty"),
         (
+            "metrics-listen = 'tls:127.0.0.1:1'",
+            vec![],
+            "r.toml:1:18: metrics-listen: the pages have no TLS: write the address without `tls:`",
+        ),
+        (
             "listen = ':1'",
             vec!["--backend", "redis://localhost:1"],
             "r.toml:1:1: listen: `0.0.0.0:1` is the address of the backend localhost:1",

@@ -3,12 +3,17 @@
 use respool_engine::settings::Address;
 
 use super::{OPTION, Opt, OptionKind};
-use crate::address::parse_listener;
+use crate::address::{TLS_PREFIX, parse_listener};
 
 pub(super) const METRICS_LISTEN: Opt = Opt {
     name: "metrics-listen",
     kind: OptionKind::Text {
         set: |values, text| {
+            if text.starts_with(TLS_PREFIX) {
+                let what = "the pages have no TLS: write the address without `tls:`, and put a \
+                            proxy with TLS in front of it";
+                return Err(what.into());
+            }
             values.metrics_listen = Some(parse_listener(text)?);
             Ok(())
         },
