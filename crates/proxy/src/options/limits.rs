@@ -16,7 +16,8 @@ pub(super) const SESSIONS_MAX: Opt = Opt {
     brief: "Sessions of the whole process",
     more: "At the limit, respool answers a new client with an error and closes it, as Redis does. \
            At its start, respool raises its limit of open files as far as this needs. If it may \
-           not, it warns and lowers the number of sessions to the limit.",
+           not, it warns and lowers the number of sessions to the limit. A reload with a lower \
+           number closes no session: new clients are refused until fewer are left.",
     example: "50000",
     at_reload: AtReload::Applies,
     ..OPTION
