@@ -82,7 +82,11 @@ impl ReportCommand {
             2 if is(0, "slowlog") && is(1, "reset") => Ok(ReportCommand::SlowlogReset),
             2 if is(0, "hotkeys") && is(1, "get") => Ok(ReportCommand::HotkeysGet(KEYS_SHOWN)),
             4 if is(0, "hotkeys") && is(1, "get") && is(2, "count") => {
-                count_of(args[3]).map(ReportCommand::HotkeysGet)
+                match count_of(args[3]) {
+                    // An empty reply would read as no hot key.
+                    Ok(0) => Err(b"ERR count should be -1 or greater than 0".to_vec()),
+                    count => count.map(ReportCommand::HotkeysGet),
+                }
             }
             2 if is(0, "hotkeys") && is(1, "reset") => Ok(ReportCommand::HotkeysReset),
             1 if is(0, "help") => Ok(ReportCommand::Help),

@@ -186,6 +186,11 @@ fn hot_keys_of_all_workers_are_one_list() {
                 assert!(number(field("qps")) as f64 >= least, "{entry:?}");
             }
         }
+        let refused = client.call("RESPOOL HOTKEYS GET COUNT 0");
+        assert_eq!(
+            refused.error(),
+            Some("ERR count should be -1 or greater than 0")
+        );
         assert_eq!(client.call("RESPOOL HOTKEYS RESET"), Reply::ok());
         let none = Reply::Array(Vec::new());
         assert_eq!(client.call("RESPOOL HOTKEYS GET"), none);
