@@ -134,6 +134,26 @@ pub enum Notice {
         /// Description of the change or failure.
         text: String,
     },
+    /// A server refuses the configured login, which it accepted before. Each worker sends it.
+    LoginWithdrawn {
+        /// Index of the worker that noticed it.
+        worker: usize,
+        /// The server's address.
+        server: String,
+        /// Name of the server's pool.
+        pool: String,
+        /// The server's error.
+        reason: String,
+    },
+    /// A server accepts the configured login again. Each worker sends it.
+    LoginAccepted {
+        /// Index of the worker that noticed it.
+        worker: usize,
+        /// The server's address.
+        server: String,
+        /// Name of the server's pool.
+        pool: String,
+    },
     /// A bound is reached, and requests wait or are refused. Sent once a minute for each bound.
     BoundReached {
         /// Index of the worker.

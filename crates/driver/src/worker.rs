@@ -490,6 +490,21 @@ impl WorkerLoop {
                     reason,
                 },
                 Event::Topology { pool, text } => Notice::Topology { worker, pool, text },
+                Event::LoginWithdrawn {
+                    server,
+                    pool,
+                    reason,
+                } => Notice::LoginWithdrawn {
+                    worker,
+                    server,
+                    pool,
+                    reason,
+                },
+                Event::LoginAccepted { server, pool } => Notice::LoginAccepted {
+                    worker,
+                    server,
+                    pool,
+                },
                 Event::BoundReached { name, effect } => Notice::BoundReached {
                     worker,
                     name,

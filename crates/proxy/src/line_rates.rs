@@ -28,6 +28,10 @@ pub(crate) enum LineKind {
     SessionClosed,
     /// `topology`.
     Topology,
+    /// `login withdrawn`.
+    LoginWithdrawn,
+    /// `login accepted again`.
+    LoginAccepted,
     /// `logins refused`.
     LoginsRefused,
     /// `options set`.
@@ -47,6 +51,8 @@ impl LineKind {
             LineKind::SessionClosed | LineKind::Refused | LineKind::Signal => 5,
             LineKind::LinkUp
             | LineKind::LinkDown
+            | LineKind::LoginWithdrawn
+            | LineKind::LoginAccepted
             | LineKind::LoginsRefused
             | LineKind::OptionsSet
             | LineKind::Other => 10,
@@ -61,6 +67,8 @@ impl LineKind {
             LineKind::LinkDown => "link down",
             LineKind::SessionClosed => "session closed",
             LineKind::Topology => "topology",
+            LineKind::LoginWithdrawn => "login withdrawn",
+            LineKind::LoginAccepted => "login accepted again",
             LineKind::LoginsRefused => "logins refused",
             LineKind::OptionsSet => "options set",
             LineKind::Refused => "clients were refused",
@@ -78,7 +86,11 @@ impl LineKind {
     pub(crate) fn is_info(self) -> bool {
         matches!(
             self,
-            LineKind::LinkUp | LineKind::Topology | LineKind::OptionsSet | LineKind::Other
+            LineKind::LinkUp
+                | LineKind::Topology
+                | LineKind::LoginAccepted
+                | LineKind::OptionsSet
+                | LineKind::Other
         )
     }
 }

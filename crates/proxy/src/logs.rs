@@ -29,7 +29,7 @@ const SERVERS_MAX: usize = 4_096;
 /// checks the topology seldom.
 const SAME_EVENT: Duration = Duration::from_secs(60);
 
-/// The most topology events that are remembered. At it, the oldest is forgotten, and may be logged
+/// The most such events that are remembered. At it, the oldest is forgotten, and may be logged
 /// again.
 const NEWS_MAX: usize = 256;
 
@@ -111,7 +111,8 @@ fn log_panics(lines: LogLines) {
 #[derive(Default)]
 struct Notices {
     down: DownServers,
-    topology: TopologyNews,
+    /// Events of topologies and logins.
+    shared: SharedNews,
     rates: LineRates,
 }
 
@@ -140,12 +141,12 @@ impl DownServers {
     }
 }
 
-/// The topology events of the last [`SAME_EVENT`]. Each worker finds an event by itself, so one
-/// event comes from each of them.
+/// The events of topologies and logins of the last [`SAME_EVENT`]. Each worker finds an event by
+/// itself, so one event comes from each of them.
 #[derive(Default)]
-struct TopologyNews(Vec<NewsItem>);
+struct SharedNews(Vec<NewsItem>);
 
-/// A topology event.
+/// An event of a topology or a login.
 struct NewsItem {
     pool: String,
     text: String,
@@ -155,7 +156,7 @@ struct NewsItem {
     workers: Vec<usize>,
 }
 
-impl TopologyNews {
+impl SharedNews {
     /// Whether this is a new event. The same text from another worker is the same event; the same
     /// text from the same worker is a new one.
     fn is_news(&mut self, worker: usize, (pool, text): (&str, &str), now: Instant) -> bool {
@@ -222,7 +223,7 @@ impl Notices {
                 }
             }
             Notice::Topology { worker, pool, text } => {
-                let is_news = self.topology.is_news(worker, (&pool, &text), now);
+                let is_news = self.shared.is_news(worker, (&pool, &text), now);
                 let text = &*plain(&text);
                 if !is_news {
                     debug!(
@@ -232,6 +233,9 @@ impl Notices {
                 } else if self.admits(LineKind::Topology, &pool, now) {
                     info!(worker, pool, text, "topology");
                 }
+            }
+            login @ (Notice::LoginWithdrawn { .. } | Notice::LoginAccepted { .. }) => {
+                self.log_login(login, now);
             }
             Notice::BoundReached {
                 worker,
@@ -279,6 +283,37 @@ impl Notices {
         }
     }
 
+    /// Logs that a server refuses the configured login, or accepts it again.
+    fn log_login(&mut self, notice: Notice, now: Instant) {
+        match notice {
+            Notice::LoginWithdrawn {
+                worker,
+                server,
+                pool,
+                reason,
+            } => {
+                let kind = LineKind::LoginWithdrawn;
+                if self.admits_shared(kind, worker, (&pool, &server), now) {
+                    let (server, reason) = (&*plain(&server), &*plain(&reason));
+                    let effect = "new sessions must authenticate, older ones keep their links";
+                    warn!(worker, server, pool, reason, effect, "login withdrawn");
+                }
+            }
+            Notice::LoginAccepted {
+                worker,
+                server,
+                pool,
+            } => {
+                let kind = LineKind::LoginAccepted;
+                if self.admits_shared(kind, worker, (&pool, &server), now) {
+                    let server = &*plain(&server);
+                    info!(worker, server, pool, "login accepted again");
+                }
+            }
+            _ => {}
+        }
+    }
+
     /// Whether a line may be written. Every line that a client can cause asks here.
     fn admits(&mut self, kind: LineKind, subject: &str, now: Instant) -> bool {
         self.admits_many(kind, subject, 1, now)
@@ -302,6 +337,19 @@ impl Notices {
     ) -> bool {
         let subject = format!("server {}, pool {pool}, worker {worker}", plain(server));
         self.admits(kind, &subject, now)
+    }
+
+    /// The same for a line about a server, if no other worker has reported the event before.
+    fn admits_shared(
+        &mut self,
+        kind: LineKind,
+        worker: usize,
+        (pool, server): (&str, &str),
+        now: Instant,
+    ) -> bool {
+        let text = format!("{} {server}", kind.name());
+        let subject = format!("server {}, pool {pool}", plain(server));
+        self.shared.is_news(worker, (pool, &text), now) && self.admits(kind, &subject, now)
     }
 
     /// Logs how many lines were left out in the minutes that are over. Returns when to call it
@@ -422,7 +470,7 @@ mod tests {
     /// An event that all workers report is logged once. When it happens again, it is logged again.
     #[test]
     fn topology_event_is_logged_once() {
-        let (mut topology, begun) = (TopologyNews::default(), Instant::now());
+        let (mut topology, begun) = (SharedNews::default(), Instant::now());
         let mut says = |worker, text, ms| {
             let now = begun + Duration::from_millis(ms);
             topology.is_news(worker, ("p", text), now)
@@ -439,7 +487,7 @@ mod tests {
 
     #[test]
     fn topology_events_are_bounded() {
-        let (mut topology, now) = (TopologyNews::default(), Instant::now());
+        let (mut topology, now) = (SharedNews::default(), Instant::now());
         for number in 0..3 * NEWS_MAX {
             assert!(topology.is_news(0, ("p", &number.to_string()), now));
             assert!(topology.0.len() <= NEWS_MAX);

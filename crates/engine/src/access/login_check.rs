@@ -8,6 +8,7 @@
 use respool_protocol::commands::{CommandId, id};
 use respool_protocol::encode;
 
+use crate::Event;
 use crate::access::Access;
 use crate::base::error::refuses_login;
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
@@ -374,9 +375,11 @@ impl Access {
     fn report_accepted(&mut self, plane: &mut DataPlane, server: ServerId, was_withdrawn: bool) {
         let state = plane.server(server);
         if was_withdrawn && plane.decides_login(server) {
-            let pool = usize::from(state.pool);
-            let text = format!("{} accepts the configured login again", state.label);
-            plane.report_event(pool, text);
+            let (server_label, pool) = (state.label.clone(), plane.pool_name(server).to_owned());
+            plane.emit(Event::LoginAccepted {
+                server: server_label,
+                pool,
+            });
             self.trust_sessions(plane, server);
         }
     }
@@ -391,14 +394,12 @@ impl Access {
             trust.handle_sought(now);
         }
         if let Some(since) = withdrawn.filter(|_| plane.decides_login(server)) {
-            let state = plane.server(server);
-            let pool = usize::from(state.pool);
-            let text = format!(
-                "{} does not accept the configured login any more ({}): new sessions must authenticate, older sessions keep their links",
-                state.label,
-                String::from_utf8_lossy(error)
-            );
-            plane.report_event(pool, text);
+            let event = Event::LoginWithdrawn {
+                server: plane.server(server).label.clone(),
+                pool: plane.pool_name(server).to_owned(),
+                reason: String::from_utf8_lossy(error).into_owned(),
+            };
+            plane.emit(event);
             self.require_logins(plane, server, since);
         }
     }

@@ -86,6 +86,23 @@ pub enum Event {
         /// The change, or the problem.
         text: String,
     },
+    /// A server refuses the configured login, which it accepted before. New sessions must
+    /// authenticate.
+    LoginWithdrawn {
+        /// The server's address.
+        server: String,
+        /// Its pool's name.
+        pool: String,
+        /// The server's error.
+        reason: String,
+    },
+    /// A server accepts the configured login again.
+    LoginAccepted {
+        /// The server's address.
+        server: String,
+        /// Its pool's name.
+        pool: String,
+    },
     /// Requests wait, or are refused, because a bound is reached. For a bound of ours the event
     /// comes at most once a minute. For a bound of a server it comes with each report of the
     /// server.
