@@ -711,6 +711,52 @@ fn printed_configuration_parses_as_itself() {
     assert_eq!(again, config);
 }
 
+/// The printed configuration marks a password that a later layer gives in another form.
+#[test]
+fn printed_configuration_marks_overruled_passwords() {
+    let printed = |file: &str, environment: &[(&str, &str)], arguments: &[&str]| {
+        let (_, resolved) = resolve(file, environment, arguments).ok().unwrap();
+        resolved.to_toml()
+    };
+    let secret = file_with("SECRET");
+    let path = secret.path().display().to_string();
+    let file = format!("password-file = '{path}'\nbackend-password-file = '{path}'\n");
+    let variables = [
+        ("RESPOOL_PASSWORD", "SECRET"),
+        ("RESPOOL_BACKEND_PASSWORD", "SECRET"),
+    ];
+    let in_use = printed(&file, &[], &[]);
+    let overruled = printed(&file, &variables, &[]);
+    for (name, place) in [("password-file", "1:1"), ("backend-password-file", "2:1")] {
+        let line = format!("{name} = '{path}'  # r.toml:{place}");
+        let line = line.replace('\'', "\"");
+        let plain = |text: &str| text.lines().any(|other| other == line);
+        let marked = format!("# {line}, not in use");
+        assert!(plain(&in_use), "{in_use}");
+        assert!(!plain(&overruled), "{overruled}");
+        assert!(
+            overruled.lines().any(|other| other == marked),
+            "{overruled}"
+        );
+        let literal = format!("# {} = \"********\"  # ", name.trim_end_matches("-file"));
+        let mut literals = overruled
+            .lines()
+            .filter(|other| other.starts_with(&literal));
+        assert!(
+            literals.all(|other| !other.ends_with("not in use")),
+            "{overruled}"
+        );
+    }
+    let argument = format!("--password-file={path}");
+    let overruled = printed("", &variables[..1], &[&argument]);
+    let mut lines = overruled.lines();
+    let literal = lines.find(|line| line.starts_with("# password = "));
+    assert!(
+        literal.is_some_and(|line| line.ends_with(", not in use")),
+        "{overruled}"
+    );
+}
+
 /// Valid values of one option.
 fn samples(option: &'static Opt) -> BoxedStrategy<Vec<String>> {
     let one = |text: &str| Just(vec![text.to_owned()]).boxed();
