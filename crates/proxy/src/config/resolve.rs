@@ -127,6 +127,7 @@ impl Resolved {
             let read = own.option.set(&mut values, &own.text);
             read.expect("NamedPool::read keeps only options that parse");
         }
+        self.settle_server_tls(pool, &mut values);
         values
     }
 

@@ -196,6 +196,33 @@ impl Resolved {
         }
     }
 
+    /// Drops values of all pools that contradict a pool's own options about the check of
+    /// certificates.
+    pub(super) fn settle_server_tls(&self, pool: &NamedPool, values: &mut Values) {
+        let own = |name: &str| {
+            let mut own = pool.options.iter().filter(|own| self.counts(own));
+            own.find(|own| own.option.name == name)
+        };
+        let (ca, name) = (own("server-tls-ca"), own("server-tls-name"));
+        match own("server-tls-verify") {
+            Some(_) if !values.server_tls_verify => {
+                if ca.is_none() {
+                    values.server_tls_ca = None;
+                }
+                if name.is_none() {
+                    values.server_tls_name = None;
+                }
+            }
+            Some(_) => {}
+            // A CA or a name means that certificates are checked.
+            None => {
+                let layer = self.place("server-tls-verify").layer();
+                let mut given = ca.into_iter().chain(name);
+                values.server_tls_verify |= given.any(|own| own.place.layer() >= layer);
+            }
+        }
+    }
+
     /// Whether a layer gives an option another value than its default. The printed configuration
     /// has defaults, too.
     fn is_changed(&self, name: &str) -> bool {

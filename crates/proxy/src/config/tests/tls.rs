@@ -199,6 +199,41 @@ fn wrong_tls_of_listeners_is_a_problem() {
     }
 }
 
+/// A pool's own options about the check of certificates win over those of all pools.
+#[test]
+fn own_check_of_certificates_wins_over_that_of_all_pools() {
+    let files = Files::new();
+    let of_pool = |all: &str, own: &str, arguments: &[&str]| {
+        let file = format!(
+            "{all}\n[pool.a]\nlisten = '127.0.0.1:1'\nbackend = 'rediss://h'\n{own}\n\
+             [pool.b]\nlisten = '127.0.0.1:2'\nbackend = 'redis://h:2'\n"
+        );
+        let (_, resolved) = resolve(&files.fill(&file), &[], arguments).ok()?;
+        let values = resolved.values_of_pool("a");
+        Some((
+            values.server_tls_verify,
+            values.server_tls_ca.is_some(),
+            values.server_tls_name,
+        ))
+    };
+    let (ca, name, off) = (
+        "server-tls-ca = '{CA}'",
+        "server-tls-name = 'b.example'",
+        "server-tls-verify = false",
+    );
+    let both = format!("{ca}\n{name}");
+    let named = Some("b.example".to_owned());
+    assert_eq!(of_pool(&both, off, &[]), Some((false, false, None)));
+    assert_eq!(of_pool(off, ca, &[]), Some((true, true, None)));
+    assert_eq!(of_pool(off, name, &[]), Some((true, false, named.clone())));
+    assert_eq!(of_pool(off, "", &[]), Some((false, false, None)));
+    let on = format!("server-tls-verify = true\n{ca}");
+    assert_eq!(of_pool(off, &on, &[]), Some((true, true, None)));
+    // One place that says both is wrong, and a later layer is not overruled.
+    assert_eq!(of_pool("", &format!("{off}\n{ca}"), &[]), None);
+    assert_eq!(of_pool("", ca, &["--server-tls-verify=false"]), None);
+}
+
 /// Each mistake in a TLS option of servers is one problem.
 #[test]
 fn wrong_tls_of_servers_is_a_problem() {
