@@ -537,7 +537,10 @@ fn of_config(mut report: WorkerReport, pools: &PoolPlaces) -> WorkerReport {
                 None => place = pools.predecessor(known),
             }
         }
-        vec![Unready::NoServer { prefix: None }]
+        vec![Unready::NoServer {
+            prefix: None,
+            cause: String::new(),
+        }]
     };
     report.pools = places.iter().map(reasons).collect();
     report.servers.retain_mut(|server| {

@@ -171,18 +171,19 @@ fn reasons(pools: &[PoolName], unready: &[Vec<Unready>], draining: bool) -> Stri
 /// A reason why clients cannot use a pool, in one line.
 fn reason_text(reason: &Unready) -> String {
     match reason {
-        Unready::NoServer { prefix: None } => "no server answers".to_owned(),
-        Unready::NoServer {
-            prefix: Some(prefix),
-        } if prefix.is_empty() => "no server answers for keys without another prefix".to_owned(),
-        Unready::NoServer {
-            prefix: Some(prefix),
-        } => {
-            let prefix = String::from_utf8_lossy(prefix);
-            format!(
-                "no server answers for keys with the prefix `{}`",
-                plain(&prefix)
-            )
+        Unready::NoServer { prefix, cause } => {
+            let keys = match prefix.as_deref() {
+                None => String::new(),
+                Some([]) => " for keys without another prefix".to_owned(),
+                Some(prefix) => {
+                    let prefix = String::from_utf8_lossy(prefix);
+                    format!(" for keys with the prefix `{}`", plain(&prefix))
+                }
+            };
+            match cause.as_str() {
+                "" => format!("no server answers{keys}"),
+                cause => format!("no server can be used{keys}: {}", plain(cause)),
+            }
         }
         Unready::LoginWithdrawn { server } => {
             let server = plain(server);
@@ -244,12 +245,22 @@ mod tests {
         ];
         let down = |prefix: Option<&[u8]>| Unready::NoServer {
             prefix: prefix.map(<[u8]>::to_vec),
+            cause: String::new(),
+        };
+        let refused = Unready::NoServer {
+            prefix: Some(b"p:".to_vec()),
+            cause: "a:1: refused\nthe login".to_owned(),
         };
         let told = |unready: [Vec<Unready>; 3]| reasons(&pools, &unready, false);
         assert_eq!(told([vec![], vec![], vec![down(None)]]), "");
         assert_eq!(
             told([vec![], vec![down(None)], vec![down(None)]]),
             "pool jobs: no server answers\n"
+        );
+        assert_eq!(
+            told([vec![], vec![refused], vec![]]),
+            "pool jobs: no server can be used for keys with the prefix `p:`: \
+             a:1: refused\\nthe login\n"
         );
         let withdrawn = Unready::LoginWithdrawn {
             server: "a:1".to_owned(),

@@ -27,6 +27,9 @@ pub enum Unready {
         /// The prefix of these keys; empty: keys without another prefix. `None`: the pool has no
         /// prefixes.
         prefix: Option<Vec<u8>>,
+        /// The first of its servers, and the failure of the last attempt to use it: `a:1:
+        /// Connection refused`. Empty: no attempt has failed yet.
+        cause: String,
     },
     /// A server that accepted the configured login refuses it now. Old sessions keep their links,
     /// and new ones must authenticate.

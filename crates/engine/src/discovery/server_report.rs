@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use crate::base::handle::CONFIGURED;
 use crate::base::settings::PoolKind;
 use crate::data_plane::DataPlane;
 use crate::data_plane::ingress::wants_password;
@@ -198,10 +199,27 @@ fn without_server(plane: &DataPlane, pool: usize) -> Vec<Unready> {
     };
     let subpools = plane.pools.subpools_of(pool).iter().enumerate();
     let silent = subpools.filter(|(_, subpool)| !answers(**subpool));
-    let reasons = silent.map(|(index, _)| Unready::NoServer {
+    let reasons = silent.map(|(index, subpool)| Unready::NoServer {
         prefix: prefix(index),
+        cause: cause_of_silence(plane, *subpool),
     });
     reasons.collect()
+}
+
+/// The first server of a subpool whose last attempt has failed, with the failure; else empty.
+fn cause_of_silence(plane: &DataPlane, subpool: u16) -> String {
+    let mut servers = plane.pools[usize::from(subpool)].servers().iter();
+    let cause = servers.find_map(|server| {
+        // A refused handshake is known to the link alone.
+        let mut refused = plane.links_shared_to(*server).filter_map(|(_, link)| {
+            let is_ours = link.kind.user == CONFIGURED && link.handshake_error.is_some();
+            is_ours.then_some(link.reason.as_str())
+        });
+        let state = plane.server(*server);
+        let reason = refused.next().unwrap_or(&state.health.reason);
+        (!reason.is_empty()).then(|| format!("{}: {reason}", state.label))
+    });
+    cause.unwrap_or_default()
 }
 
 /// The state of each server as its links show it.

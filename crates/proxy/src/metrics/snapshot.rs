@@ -283,7 +283,10 @@ pub(crate) fn unready(count: usize, reports: &[WorkerReport]) -> Vec<Vec<Unready
         let least = down.min_by_key(|reasons| reasons.clone().count());
         let mut all: Vec<Unready> = match least {
             Some(reasons) => reasons.cloned().collect(),
-            None => vec![Unready::NoServer { prefix: None }],
+            None => vec![Unready::NoServer {
+                prefix: None,
+                cause: String::new(),
+            }],
         };
         for reason in said.flatten().filter(|reason| !is_down(reason)) {
             if !all.contains(reason) {
@@ -312,6 +315,13 @@ mod tests {
         }
     }
 
+    fn no_server(prefix: Option<&[u8]>) -> Unready {
+        Unready::NoServer {
+            prefix: prefix.map(<[u8]>::to_vec),
+            cause: String::new(),
+        }
+    }
+
     fn snapshot_of(reports: &[WorkerReport]) -> MetricsSnapshot {
         let pools = ["default".to_owned()];
         let counters = vec![Counters::default(); reports.len()];
@@ -326,7 +336,7 @@ mod tests {
             let system_s = 0.0;
             Some((Time(at), ServerCpu { user_s, system_s }))
         };
-        let down = || vec![Unready::NoServer { prefix: None }];
+        let down = || vec![no_server(None)];
         let of = |state, cpu, reasons| WorkerReport {
             servers: vec![ServerReport {
                 cpu,
@@ -361,9 +371,7 @@ mod tests {
     /// login that one worker found withdrawn is a reason, too.
     #[test]
     fn reasons_of_workers_are_put_together() {
-        let down = |prefix: &[u8]| Unready::NoServer {
-            prefix: Some(prefix.to_vec()),
-        };
+        let down = |prefix: &[u8]| no_server(Some(prefix));
         let withdrawn = || Unready::LoginWithdrawn {
             server: "a:1".to_owned(),
         };
@@ -380,7 +388,7 @@ mod tests {
                 vec![vec![], vec![down(b"p"), withdrawn()], vec![withdrawn()]],
                 vec![withdrawn()],
             ),
-            (vec![], vec![Unready::NoServer { prefix: None }]),
+            (vec![], vec![no_server(None)]),
         ] {
             let reports: Vec<WorkerReport> = workers.into_iter().map(of).collect();
             assert_eq!(unready(1, &reports), [expected]);

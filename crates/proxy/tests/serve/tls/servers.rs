@@ -16,6 +16,7 @@ use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{ClusterSettings, TestCluster, TestTls};
 
 use super::served::{HERE, ca, proxy, sign};
+use crate::admin::metrics::{get, pages_of};
 use crate::topology::cluster::primaries;
 
 /// How soon a change must be seen.
@@ -115,7 +116,8 @@ fn server_with_tls_is_reached() {
     }
 }
 
-/// The error of a request and the log say why a server is not reached. Each case has its own words.
+/// The error of a request, the log and `/ready` say why a server is not reached. Each case has its
+/// own words.
 #[test]
 fn wrong_certificate_is_named_in_the_error() {
     let Some(binary) = server_with_tls() else {
@@ -162,6 +164,7 @@ fn wrong_certificate_is_named_in_the_error() {
             "does it speak TLS at this port?",
         ),
     ] {
+        let args = [args, vec!["--metrics-listen=127.0.0.1:0".to_owned()]].concat();
         let proxy = before(&url, &args);
         let mut client = Client::connect(proxy.address());
         wait_until(words, SOON, || {
@@ -169,6 +172,10 @@ fn wrong_certificate_is_named_in_the_error() {
             reply.error().is_some_and(|text| text.contains(words))
         });
         wait_until("the log says it, too", SOON, || proxy.log().contains(words));
+        wait_until("so does /ready", SOON, || {
+            let page = get(pages_of(&proxy), "/ready");
+            page.status == 503 && page.body.contains(words)
+        });
     }
 }
 
