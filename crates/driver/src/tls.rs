@@ -277,7 +277,14 @@ impl TlsStream {
         keep(&mut self.incoming, &buffer[used..kept + count]);
         // Records with output are in front only if epoll watches for room already.
         if self.sealed == 0 {
-            self.flush(fd)?;
+            match self.flush(fd) {
+                // The peer has closed behind the bytes that are read, and gets no ticket and no
+                // new keys. The next read comes to the end.
+                Err(StreamError::System(_)) if !self.is_handshaking() => {}
+                flushed => {
+                    flushed?;
+                }
+            }
         }
         self.weigh();
         Ok(match (opened, self.peer_has_closed) {

@@ -531,6 +531,30 @@ fn cut_connection_is_at_its_end() {
     assert_eq!(pair.reads().unwrap(), ReadOutcome::End);
 }
 
+/// A client that resets its connection behind the end of its handshake has not failed in it, and
+/// its first request counts.
+#[test]
+fn reset_behind_the_handshake_is_no_failed_handshake() {
+    let ca = TestCa::new();
+    let listener = ca.listener(vec![ca.issue("localhost")]);
+    let mut pair = TestPair::of_listener(&listener, &ca.server());
+    while pair.peer.is_handshaking() {
+        pair.peer_sends(usize::MAX);
+        pair.reads().unwrap();
+        pair.peer_reads().unwrap();
+    }
+    // The end of the handshake of TLS 1.3 is still to be read.
+    assert!(pair.stream.is_handshaking());
+    pair.peer.writer().write_all(b"PING\r\n").unwrap();
+    pair.peer_sends(usize::MAX);
+    let nothing = UnixStream::pair().unwrap().0;
+    drop(std::mem::replace(&mut pair.socket, nothing));
+    // The tickets do not leave any more.
+    assert_eq!(pair.reads().unwrap(), ReadOutcome::Bytes(6));
+    assert!(!pair.stream.is_handshaking());
+    assert_eq!(pair.reads().unwrap(), ReadOutcome::End);
+}
+
 /// Each client gets the certificate for the name that it asks for, and else the first one.
 #[test]
 fn certificate_is_chosen_by_name() {
