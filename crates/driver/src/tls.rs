@@ -20,6 +20,7 @@
 //! `process_tls_records` gets exactly the bytes that the one before left, also where only a write
 //! is wanted.
 
+mod certificate;
 pub(crate) mod failure;
 mod settings;
 #[cfg(test)]

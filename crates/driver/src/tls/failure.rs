@@ -126,6 +126,10 @@ fn words_of_server(error: &Error) -> Option<&'static str> {
                 "the server's certificate is a CA certificate (CA:TRUE), as 'openssl req -x509' \
                  makes it; give the server a leaf certificate"
             }
+            error if is_v1_of_peer(error) => {
+                "the server's certificate is of X.509 v1; sign it with extensions \
+                 ('openssl x509 -req -extfile')"
+            }
             _ => "the server's certificate cannot be verified",
         },
         Error::NoCertificatesPresented => "the server showed no certificate",
@@ -173,6 +177,10 @@ fn words_of_client(error: &Error) -> Option<&'static str> {
                 "the client's certificate is a CA certificate (CA:TRUE), as 'openssl req -x509' \
                  makes it"
             }
+            error if is_v1_of_peer(error) => {
+                "the client's certificate is of X.509 v1; sign it with extensions \
+                 ('openssl x509 -req -extfile')"
+            }
             _ => "the client's certificate cannot be verified",
         },
         Error::NoCertificatesPresented => {
@@ -214,6 +222,15 @@ fn is_about_time(error: &Error) -> bool {
 /// it, and hands out that of webpki.
 fn is_ca_of_peer(error: &CertificateError) -> bool {
     matches!(error, CertificateError::Other(cause) if cause.0.to_string() == "CaUsedAsEndEntity")
+}
+
+/// Whether the certificate of the peer is of X.509 v1, as `openssl x509 -req` makes it without
+/// extensions. rustls hands out the error of webpki.
+fn is_v1_of_peer(error: &CertificateError) -> bool {
+    matches!(
+        error,
+        CertificateError::Other(cause) if cause.0.to_string() == "UnsupportedCertVersion"
+    )
 }
 
 /// Whether the peer's bytes are no records of TLS.

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime};
 
 use respool_engine::settings::Address;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::client::verify_server_name;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::pem::{Error as PemError, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
@@ -23,6 +23,8 @@ use rustls::{
     ServerConfig, SignatureScheme, SupportedProtocolVersion,
 };
 use rustls_native_certs::ErrorKind;
+
+use crate::tls::certificate::{CertificateFields, PublicKey};
 
 /// Tickets for a later session that a client gets at the end of its handshake.
 const TICKETS: usize = 1;
@@ -415,7 +417,7 @@ fn read_identity(
         loaded.map_err(|_| problem(of_key, TlsFault::UnsupportedKey))
     });
     let expiry = match &chain {
-        Ok(chain) => check_validity(of_chain, chain, provider),
+        Ok(chain) => check_validity(of_chain, chain),
         Err(error) => Err(error.clone()),
     };
     let (chain, loaded) = match (chain, loaded) {
@@ -445,7 +447,16 @@ fn read_identity(
 
 /// Checks that a key is that of its certificate, as far as the key tells.
 fn check_match(key: &CertifiedKey) -> Result<(), Error> {
-    match key.keys_match() {
+    let fields = CertificateFields::read(&key.cert[0]);
+    let matches = match (fields, key.key.public_key()) {
+        // rustls does not read it.
+        (Some(fields), Some(public)) if fields.version == 1 => match fields.key.der() == public {
+            true => Ok(()),
+            false => Err(InconsistentKeys::KeyMismatch.into()),
+        },
+        _ => key.keys_match(),
+    };
+    match matches {
         Err(Error::InconsistentKeys(InconsistentKeys::Unknown)) => Ok(()),
         matches => matches,
     }
@@ -574,48 +585,28 @@ const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
 fn check_validity(
     input: TlsInput,
     chain: &[CertificateDer<'static>],
-    provider: &Arc<CryptoProvider>,
 ) -> Result<Option<SystemTime>, TlsProblem> {
-    let fault = unusable(input);
-    let (now, last) = (UnixTime::now(), UnixTime::since_unix_epoch(LAST_SECOND));
-    match error_at(now, &chain[0], provider).map_err(|error| fault(&error))? {
-        Some(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
-            return Err(problem(input, TlsFault::Expired));
-        }
-        Some(CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. }) => {
-            return Err(problem(input, TlsFault::NotYetValid));
-        }
-        _ => {}
-    }
-    let expiry = |certificate| match error_at(last, certificate, provider) {
-        Ok(Some(CertificateError::ExpiredContext { not_after, .. })) => {
-            Some(SystemTime::UNIX_EPOCH + Duration::from_secs(not_after.as_secs()))
-        }
-        _ => None,
+    let Some(own) = CertificateFields::read(&chain[0]) else {
+        let error = Error::InvalidCertificate(CertificateError::BadEncoding);
+        return Err(unusable(input)(&error));
     };
-    Ok(chain.iter().filter_map(expiry).min())
+    let now = SystemTime::now();
+    if now > own.not_after {
+        return Err(problem(input, TlsFault::Expired));
+    }
+    if now < own.not_before {
+        return Err(problem(input, TlsFault::NotYetValid));
+    }
+    Ok(earliest_expiry(chain))
 }
 
-/// The fault of a certificate at a time, if there is one.
-///
-/// The verifier of rustls looks at the time first. So the certificate is verified with itself as
-/// the trusted CA, and every fault but those of the time is left to peers: they trust other CAs.
-fn error_at(
-    time: UnixTime,
-    certificate: &CertificateDer<'static>,
-    provider: &Arc<CryptoProvider>,
-) -> Result<Option<CertificateError>, Box<dyn std::error::Error>> {
-    let mut roots = RootCertStore::empty();
-    roots.add(certificate.clone())?;
-    let verifier = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone());
-    let name = ServerName::try_from("localhost")?;
-    let verified = verifier
-        .build()?
-        .verify_server_cert(certificate, &[], &name, &[], time);
-    Ok(match verified {
-        Err(Error::InvalidCertificate(error)) => Some(error),
-        _ => None,
-    })
+/// The earliest expiry of these certificates. `None`: never.
+fn earliest_expiry(certificates: &[CertificateDer<'_>]) -> Option<SystemTime> {
+    let last = SystemTime::UNIX_EPOCH + LAST_SECOND;
+    let fields = certificates.iter();
+    let fields = fields.filter_map(|certificate| CertificateFields::read(certificate));
+    let expiries = fields.map(|fields| fields.not_after);
+    expiries.filter(|expiry| *expiry < last).min()
 }
 
 /// The certificates of a listener, of which each client gets one.
@@ -653,6 +644,13 @@ fn is_valid_for(key: &CertifiedKey, name: &ServerName<'_>) -> bool {
     matches!(certificate, Some(Ok(certificate)) if verify_server_name(&certificate, name).is_ok())
 }
 
+/// The public key of a certificate of any version.
+fn key_of<'a>(certificate: &'a CertificateDer<'_>) -> Result<PublicKey<'a>, Error> {
+    let fields = CertificateFields::read(certificate);
+    let fields = fields.ok_or(Error::InvalidCertificate(CertificateError::BadEncoding))?;
+    Ok(fields.key)
+}
+
 /// Accepts any certificate of a server, if the server has its key.
 #[derive(Debug)]
 struct Unverified {
@@ -678,7 +676,8 @@ impl ServerCertVerifier for Unverified {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+        key_of(certificate)?.verify_tls12(message, signed, algorithms)?;
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn verify_tls13_signature(
@@ -688,7 +687,8 @@ impl ServerCertVerifier for Unverified {
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
         let algorithms = &self.provider.signature_verification_algorithms;
-        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+        key_of(certificate)?.verify_tls13(message, signed, algorithms)?;
+        Ok(HandshakeSignatureValid::assertion())
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {

@@ -4,10 +4,13 @@ use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
+use std::time::SystemTime;
 
 use proptest::prelude::*;
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::pki_types::ServerName;
+use rustls::pki_types::pem::PemObject;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConnection, Connection, ServerConnection};
 
 use super::*;
@@ -636,6 +639,116 @@ fn ca_is_no_certificate_of_a_server() {
             }
         }
     }
+}
+
+/// `openssl x509 -req` made it without extensions: X.509 v1, until the year 2126. Its signature is
+/// wrong.
+fn v1_identity() -> TlsIdentity {
+    let certificate = "\
+-----BEGIN CERTIFICATE-----\n\
+MIIBHjCBxAIUIjKMUgKCoQ2VNmwkYmMDLgA4utQwCgYIKoZIzj0EAwIwDTELMAkG\n\
+A1UEAwwCQ0EwIBcNMjAwMTAxMDAwMDAwWhgPMjEyNjExMDUwMjMwNDJaMBQxEjAQ\n\
+BgNVBAMMCWxvY2FsaG9zdDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABPpGuQb8\n\
+dpuZWh2vTKVL12VAhSgtAu1ukW2d7ofuXI2qgpvK9MtcndwxtcYwUADCdW9GhQoi\n\
+j2bWGFC9E/ADPxMwCgYIKoZIzj0EAwIDSQAwRgIhAKpiX/wp+oktuncL7vX+sFxz\n\
+O/KXwFCB+oFXVFsQ1U20AiEAx232sJZe1deMLTSIzp1bC2D9bJFKhtoWwr/1zDT8\n\
+hpg=\n\
+-----END CERTIFICATE-----\n\
+";
+    let key = "\
+-----BEGIN PRIVATE KEY-----\n\
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg4wYEjksAUjiO5XGM\n\
+5gSTsk9rF/B/sRM+iSJNhin2qr2hRANCAAT6RrkG/HabmVodr0ylS9dlQIUoLQLt\n\
+bpFtne6H7lyNqoKbyvTLXJ3cMbXGMFAAwnVvRoUKIo9m1hhQvRPwAz8T\n\
+-----END PRIVATE KEY-----\n\
+";
+    TlsIdentity {
+        certificate_pem: certificate.into(),
+        key_pem: key.into(),
+    }
+}
+
+/// A server with a certificate of X.509 v1 is reached if certificates are not checked, in both
+/// versions of TLS. Without the key of the certificate it is not. Else the error says the version.
+#[test]
+fn v1_certificate_serves_where_none_is_checked() {
+    let ca = TestCa::new();
+    let unchecked = ServerTlsSettings {
+        verify: false,
+        ..ca.server()
+    };
+    let of_version = |version, identity: &TlsIdentity| {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let certificate = PemObject::from_pem_slice(&identity.certificate_pem);
+        let key = PemObject::from_pem_slice(&identity.key_pem);
+        let key = provider.key_provider.load_private_key(key.unwrap());
+        // It does not look at the certificate.
+        let key = CertifiedKey::new(vec![certificate.unwrap()], key.unwrap());
+        let config = rustls::ServerConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[version])
+            .unwrap()
+            .with_no_client_auth()
+            .with_cert_resolver(Arc::new(SingleCertAndKey::from(key)));
+        Arc::new(config)
+    };
+    for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
+        let server = of_version(version, &v1_identity());
+        TestPair::of_link_to(server.clone(), &unchecked)
+            .settle()
+            .unwrap();
+        let text = TestPair::of_link_to(server, &ca.server())
+            .settle()
+            .unwrap_err();
+        let words = "the server's certificate is of X.509 v1; sign it with extensions";
+        assert!(text.starts_with(words), "{text}");
+        let stolen = TlsIdentity {
+            key_pem: ca.issue("localhost").key_pem,
+            ..v1_identity()
+        };
+        let server = of_version(version, &stolen);
+        let text = TestPair::of_link_to(server, &unchecked)
+            .settle()
+            .unwrap_err();
+        assert!(text.contains("BadSignature"), "{text}");
+    }
+}
+
+/// A certificate of respool may be of X.509 v1. Its key and its expiry count as those of others.
+#[test]
+fn own_certificate_may_be_of_v1() {
+    let ca = TestCa::new();
+    let tls = ListenerTls::new(&ca.listener(vec![v1_identity()])).unwrap();
+    let years = |time: SystemTime| {
+        let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+        1970 + since_1970.as_secs() / (365 * 86_400 + 86_400 / 4)
+    };
+    assert_eq!(tls.expiries()[0].map(years), Some(2126));
+    let mixed = TlsIdentity {
+        key_pem: ca.issue("localhost").key_pem,
+        ..v1_identity()
+    };
+    let found = ListenerTls::new(&ca.listener(vec![mixed])).unwrap_err();
+    assert_eq!(found.fault, TlsFault::KeyMismatch);
+    assert_eq!(found.input, TlsInput::Key(0));
+    // A client that checks certificates says the version in its alert alone; the log names it for
+    // certificates of clients.
+    let mut listener = ca.listener(vec![ca.issue("localhost")]);
+    listener.client_auth = ClientAuth::Required;
+    listener.client_ca_pem = Some(ca.pem.clone());
+    let client = ServerTlsSettings {
+        identity: Some(v1_identity()),
+        ..ca.server()
+    };
+    let mut pair = TestPair::of_listener(&listener, &client);
+    let error = loop {
+        pair.peer_sends(usize::MAX);
+        if let Err(error) = pair.reads() {
+            break error;
+        }
+        pair.peer_reads().unwrap();
+    };
+    let words = "the client's certificate is of X.509 v1; sign it with extensions";
+    assert!(error.of_client().starts_with(words), "{error:?}");
 }
 
 /// The error of each failed handshake with a server has plain words and the reason of rustls. It

@@ -6,12 +6,15 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
+use respool_testkit::certificates::CertificateFiles;
 use respool_testkit::children;
 use respool_testkit::client::{Client, Reply};
 use respool_testkit::servers::{ReservedPort, ServerProcess, any_server, find_program};
 use respool_testkit::time::wait_until;
+use respool_testkit::topologies::TestTls;
 
 use super::served::{HERE, TlsServed, ca, proxy, sign};
+use super::servers::{SecureServer, before, server_with_tls, wait_until_served};
 
 /// How soon a new link must be up.
 const SOON: Duration = Duration::from_secs(10);
@@ -82,6 +85,78 @@ fn s_client_gets_replies_behind_a_change_of_keys() {
             assert_eq!(said("GET key", &mut input).as_deref(), Some("$5"));
         }
     }
+}
+
+/// Runs openssl to its end.
+fn run_openssl(args: &[&str]) {
+    let program = find_program("openssl").unwrap_or_else(|reason| panic!("{reason}"));
+    let ran = Command::new(program).args(args).output().expect("it runs");
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{args:?}: {errors}");
+}
+
+/// Certificates that are signed without extensions are of X.509 v1. respool has one as a client of
+/// a server and at its listener. It takes one of a server if it checks none, and else names the
+/// version.
+#[test]
+fn certificates_of_v1_connect_where_none_is_checked() {
+    let Some(binary) = server_with_tls() else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("a directory");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let new_key = ["-newkey", "rsa:2048", "-nodes", "-subj"];
+    let (ca, ca_key) = (path("ca.crt"), path("ca.key"));
+    let own = ["req", "-x509", "-keyout", &ca_key, "-out", &ca];
+    run_openssl(&[&own[..], &new_key, &["/CN=CA"]].concat());
+    let (cert, key, csr) = (path("tls.crt"), path("tls.key"), path("tls.csr"));
+    let asked = ["req", "-keyout", &key, "-out", &csr];
+    run_openssl(&[&asked[..], &new_key, &["/CN=localhost"]].concat());
+    let signed = ["x509", "-req", "-in", &csr, "-CA", &ca, "-CAkey", &ca_key];
+    run_openssl(&[&signed[..], &["-CAcreateserial", "-out", &cert]].concat());
+    let server = SecureServer::start(
+        &binary,
+        &TestTls {
+            identity: CertificateFiles {
+                cert: cert.clone().into(),
+                key: key.clone().into(),
+            },
+            ca: ca.clone().into(),
+            asks_clients: true,
+        },
+    );
+    let url = format!("rediss://{}", server.tls_address());
+    let as_client = [
+        format!("--server-tls-cert={cert}"),
+        format!("--server-tls-key={key}"),
+    ];
+    let with = |more: &[String]| before(&url, &[&as_client[..], more].concat());
+    let port = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
+    let unchecked = with(&[
+        "--server-tls-verify=no".to_owned(),
+        format!("--tls-listen=127.0.0.1:{}", port.port),
+        format!("--tls-cert={cert}"),
+        format!("--tls-key={key}"),
+    ]);
+    wait_until_served(&unchecked);
+    let mut openssl = Openssl::start(|command| {
+        command.args(["s_client", "-quiet", "-verify_return_error", "-connect"]);
+        command.arg(format!("127.0.0.1:{}", port.port));
+        command.args(["-CAfile", &ca]);
+    });
+    let mut input = openssl.0.stdin.take().unwrap();
+    writeln!(input, "PING").unwrap();
+    let mut line = String::new();
+    let output = openssl.0.stdout.take().unwrap();
+    BufReader::new(output).read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), "+PONG");
+    let checked = with(&[format!("--server-tls-ca={ca}")]);
+    let mut client = Client::connect(checked.address());
+    wait_until("the error names the version", SOON, || {
+        let reply = client.call("GET key");
+        let text = reply.error().unwrap_or_default();
+        text.contains("X.509 v1; sign it with extensions")
+    });
 }
 
 /// Passes bytes on until one side ends. `io::copy` would splice, and lock the pipe while it waits

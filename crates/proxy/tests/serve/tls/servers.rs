@@ -79,7 +79,7 @@ fn with_ca(ca: &TestCa) -> String {
 }
 
 /// Waits until a request is answered.
-fn wait_until_served(proxy: &Proxy) -> Client {
+pub(super) fn wait_until_served(proxy: &Proxy) -> Client {
     let mut client = Client::connect(proxy.address());
     wait_until("a request is answered", SOON, || {
         client.call("SET key value") == Reply::ok()

@@ -1,0 +1,241 @@
+//! The fields of a certificate that respool reads itself.
+//!
+//! rustls reads certificates of X.509 v3 alone, and tells no time of theirs. `openssl x509 -req`
+//! without extensions makes v1, and Redis takes such a certificate.
+
+use std::time::{Duration, SystemTime};
+
+use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
+use rustls::pki_types::SubjectPublicKeyInfoDer;
+use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved};
+
+/// The fields of a certificate. Its names and extensions are not read.
+#[derive(Debug)]
+pub(super) struct CertificateFields<'a> {
+    /// The version of X.509, from 1.
+    pub(super) version: u8,
+    /// The first second in which it is valid.
+    pub(super) not_before: SystemTime,
+    /// The last second in which it is valid.
+    pub(super) not_after: SystemTime,
+    /// Its public key.
+    pub(super) key: PublicKey<'a>,
+}
+
+/// The public key of a certificate: SubjectPublicKeyInfo in DER.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PublicKey<'a> {
+    /// All of it.
+    whole: &'a [u8],
+    /// The content of the identifier of the algorithm.
+    algorithm: &'a [u8],
+    /// The bits of the key.
+    bits: &'a [u8],
+}
+
+impl<'a> CertificateFields<'a> {
+    /// Reads a certificate in DER. `None`: it is none.
+    pub(super) fn read(der: &'a [u8]) -> Option<CertificateFields<'a>> {
+        let mut outer = Elements(der);
+        let mut certificate = Elements(outer.content(SEQUENCE)?);
+        let mut fields = Elements(certificate.content(SEQUENCE)?);
+        let version = match fields.0.first()? {
+            &VERSION => match Elements(fields.content(VERSION)?).content(INTEGER)? {
+                [number @ 0..=2] => number + 1,
+                _ => return None,
+            },
+            _ => 1,
+        };
+        fields.content(INTEGER)?; // The serial number.
+        fields.content(SEQUENCE)?; // The algorithm of the signature.
+        fields.content(SEQUENCE)?; // The issuer.
+        let mut validity = Elements(fields.content(SEQUENCE)?);
+        let (not_before, not_after) = (validity.time()?, validity.time()?);
+        fields.content(SEQUENCE)?; // The subject.
+        Some(CertificateFields {
+            version,
+            not_before,
+            not_after,
+            key: PublicKey::read(&mut fields)?,
+        })
+    }
+}
+
+impl<'a> PublicKey<'a> {
+    fn read(fields: &mut Elements<'a>) -> Option<PublicKey<'a>> {
+        let from = fields.0;
+        let mut parts = Elements(fields.content(SEQUENCE)?);
+        let whole = &from[..from.len() - fields.0.len()];
+        let algorithm = parts.content(SEQUENCE)?;
+        // The first byte counts bits that are not used. A key has whole bytes.
+        let [0, bits @ ..] = parts.content(BIT_STRING)? else {
+            return None;
+        };
+        Some(PublicKey {
+            whole,
+            algorithm,
+            bits,
+        })
+    }
+
+    /// SubjectPublicKeyInfo in DER.
+    pub(super) fn der(&self) -> SubjectPublicKeyInfoDer<'a> {
+        SubjectPublicKeyInfoDer::from(self.whole)
+    }
+
+    /// Verifies the signature of a handshake of TLS 1.3.
+    pub(super) fn verify_tls13(
+        &self,
+        message: &[u8],
+        signed: &DigitallySignedStruct,
+        algorithms: &WebPkiSupportedAlgorithms,
+    ) -> Result<(), Error> {
+        verify_tls13_signature_with_raw_key(message, &self.der(), signed, algorithms).map(|_| ())
+    }
+
+    /// Verifies the signature of a handshake of TLS 1.2. There a scheme leaves the curve open, so
+    /// the one of the key counts.
+    pub(super) fn verify_tls12(
+        &self,
+        message: &[u8],
+        signed: &DigitallySignedStruct,
+        algorithms: &WebPkiSupportedAlgorithms,
+    ) -> Result<(), Error> {
+        let mut schemes = algorithms.mapping.iter();
+        let Some((_, possible)) = schemes.find(|(scheme, _)| *scheme == signed.scheme) else {
+            return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
+        };
+        let mut possible = possible.iter();
+        let is_of_key = |id: &[u8]| id == self.algorithm;
+        let Some(algorithm) = possible.find(|one| is_of_key(one.public_key_alg_id().as_ref()))
+        else {
+            return Err(PeerMisbehaved::SignedHandshakeWithUnadvertisedSigScheme.into());
+        };
+        let verified = algorithm.verify_signature(self.bits, message, signed.signature());
+        verified.map_err(|_| CertificateError::BadSignature.into())
+    }
+}
+
+/// The elements of DER that are left.
+struct Elements<'a>(&'a [u8]);
+
+impl<'a> Elements<'a> {
+    /// Takes the next element, which must have this tag. Returns its content.
+    fn content(&mut self, tag: u8) -> Option<&'a [u8]> {
+        let (found, content) = self.next()?;
+        (found == tag).then_some(content)
+    }
+
+    /// Takes the next element: its tag and its content.
+    fn next(&mut self) -> Option<(u8, &'a [u8])> {
+        let (&[tag, first], mut rest) = self.0.split_first_chunk()?;
+        let length = match first {
+            0..=0x7f => usize::from(first),
+            // The length itself has one to three bytes. No certificate is longer than that.
+            0x81..=0x83 => {
+                let (length, behind) = rest.split_at_checked(usize::from(first & 0x7f))?;
+                rest = behind;
+                let add = |sum, byte: &u8| sum << 8 | usize::from(*byte);
+                length.iter().fold(0, add)
+            }
+            _ => return None,
+        };
+        let (content, rest) = rest.split_at_checked(length)?;
+        self.0 = rest;
+        Some((tag, content))
+    }
+
+    /// Takes a time: `YYMMDDhhmmssZ` or `YYYYMMDDhhmmssZ`. A time before 1970 is 1970.
+    fn time(&mut self) -> Option<SystemTime> {
+        let (tag, text) = self.next()?;
+        let (year_digits, text) = match tag {
+            UTC_TIME => (2, text),
+            GENERALIZED_TIME => (4, text),
+            _ => return None,
+        };
+        let (digits, b"Z") = text.split_at_checked(year_digits + 10)? else {
+            return None;
+        };
+        let number = |digits: &[u8]| {
+            let add = |sum: i64, digit: &u8| {
+                let digit = digit.is_ascii_digit().then(|| i64::from(digit - b'0'));
+                Some(sum * 10 + digit?)
+            };
+            digits.iter().try_fold(0, add)
+        };
+        let (year, rest) = digits.split_at(year_digits);
+        let year = match number(year)? {
+            // By RFC 5280.
+            year @ 0..50 if tag == UTC_TIME => 2_000 + year,
+            year if tag == UTC_TIME => 1_900 + year,
+            year => year,
+        };
+        let mut parts = rest.chunks(2).map(number);
+        let mut part = |range: std::ops::RangeInclusive<i64>| {
+            parts.next()?.filter(|part| range.contains(part))
+        };
+        let (month, day) = (part(1..=12)?, part(1..=31)?);
+        let (hour, minute, second) = (part(0..=23)?, part(0..=59)?, part(0..=60)?);
+        let seconds = ((days_since_1970(year, month, day) * 24 + hour) * 60 + minute) * 60 + second;
+        let since_1970 = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+        Some(SystemTime::UNIX_EPOCH + since_1970)
+    }
+}
+
+/// The number of days from 1970-01-01 to a day of the Gregorian calendar.
+fn days_since_1970(year: i64, month: i64, day: i64) -> i64 {
+    // A year that begins in March has its leap day at the end.
+    let (year, month) = match month {
+        1 | 2 => (year - 1, month + 9),
+        month => (year, month - 3),
+    };
+    let of_years = 365 * year + year / 4 - year / 100 + year / 400;
+    of_years + (153 * month + 2) / 5 + day - 1 - DAYS_UNTIL_1970
+}
+
+/// From March of the year 0 to January of 1970.
+const DAYS_UNTIL_1970: i64 = 719_468;
+
+const INTEGER: u8 = 0x02;
+const BIT_STRING: u8 = 0x03;
+const UTC_TIME: u8 = 0x17;
+const GENERALIZED_TIME: u8 = 0x18;
+const SEQUENCE: u8 = 0x30;
+/// The tag of the version, which v1 does not have.
+const VERSION: u8 = 0xa0;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time_of(tag: u8, text: &str) -> Option<u64> {
+        let der = [&[tag, text.len() as u8], text.as_bytes()].concat();
+        let time = Elements(&der).time()?;
+        Some(
+            time.duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap()
+                .as_secs(),
+        )
+    }
+
+    /// Times have two or four digits of the year, and count from 1970.
+    #[test]
+    fn times_of_both_forms_are_read() {
+        for (tag, text, seconds) in [
+            (UTC_TIME, "700101000000Z", Some(0)),
+            (UTC_TIME, "000229000001Z", Some(951_782_401)),
+            (UTC_TIME, "491231235959Z", Some(2_524_607_999)),
+            (UTC_TIME, "500101000000Z", Some(0)),
+            (GENERALIZED_TIME, "20500101000000Z", Some(2_524_608_000)),
+            (GENERALIZED_TIME, "20240301000000Z", Some(1_709_251_200)),
+            (GENERALIZED_TIME, "99991231235959Z", Some(253_402_300_799)),
+            (UTC_TIME, "20500101000000Z", None),
+            (UTC_TIME, "701301000000Z", None),
+            (UTC_TIME, "7001010000Z", None),
+            (UTC_TIME, "70010100000xZ", None),
+            (INTEGER, "700101000000Z", None),
+        ] {
+            assert_eq!(time_of(tag, text), seconds, "{text}");
+        }
+    }
+}
