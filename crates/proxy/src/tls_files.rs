@@ -80,7 +80,7 @@ pub(crate) struct ServerTlsFiles {
     pub(crate) verify: bool,
 }
 
-/// The time at which a certificate of respool expires.
+/// The time at which a certificate of respool, or a CA that it trusts, expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CertificateExpiry {
     /// The option that names its file.
@@ -264,15 +264,19 @@ impl TlsFiles {
         paths.filter(|(option, _)| ["tls-key", "server-tls-key"].contains(option))
     }
 
-    /// The certificates of respool that expire.
+    /// The certificates of respool that expire, and the CAs that it trusts.
     pub(crate) fn expiries(&self) -> Vec<CertificateExpiry> {
         let of_set = |set: &LoadedSet| {
-            let times = match &set.made {
-                MadeOfFiles::Listeners(tls) => tls.expiries().to_vec(),
-                MadeOfFiles::Servers(tls) => vec![tls.expiry()],
+            let (times, ca_time) = match &set.made {
+                MadeOfFiles::Listeners(tls) => (tls.expiries().to_vec(), tls.ca_expiry()),
+                MadeOfFiles::Servers(tls) => (vec![tls.expiry()], tls.ca_expiry()),
             };
             let paths = set.files.paths().into_iter();
-            let paths = paths.filter(|(option, _)| option.ends_with("tls-cert"));
+            let (cas, paths): (Vec<_>, Vec<_>) = paths
+                .filter(|(option, _)| !option.ends_with("tls-key"))
+                .partition(|(option, _)| option.ends_with("tls-ca"));
+            let with_times = paths.into_iter().zip(times);
+            let with_times = with_times.chain(cas.into_iter().map(|ca| (ca, ca_time)));
             let expiry = |((option, path), at): ((&'static str, &Path), Option<SystemTime>)| {
                 let path = path.to_owned();
                 Some(CertificateExpiry {
@@ -281,7 +285,7 @@ impl TlsFiles {
                     at: at?,
                 })
             };
-            paths.zip(times).filter_map(expiry).collect::<Vec<_>>()
+            with_times.filter_map(expiry).collect::<Vec<_>>()
         };
         let mut all: Vec<CertificateExpiry> = self.sets.iter().flat_map(of_set).collect();
         // Pools with other settings may have the same certificate.
@@ -290,12 +294,19 @@ impl TlsFiles {
         all
     }
 
-    /// A warning about each certificate that expires within [`EXPIRES_SOON`].
+    /// A warning about each certificate and CA that expires within [`EXPIRES_SOON`].
     pub(crate) fn warnings(&self, now: SystemTime) -> Vec<String> {
         let expiries = self.expiries().into_iter();
         let warnings = expiries.filter_map(|CertificateExpiry { option, path, at }| {
             let path = path.display();
+            let is_ca = option.ends_with("tls-ca");
             let Ok(left) = at.duration_since(now) else {
+                if is_ca {
+                    return Some(format!(
+                        "--{option}: `{path}` has a CA that has expired: replace it. respool \
+                         trusts it, and other programs refuse its certificates"
+                    ));
+                }
                 // The certificate of respool is valid, or it would have been refused.
                 return Some(format!(
                     "--{option}: `{path}` has an intermediate certificate that has expired: \
@@ -308,8 +319,10 @@ impl TlsFiles {
                 1 => "1 day".to_owned(),
                 days => format!("{days} days"),
             };
-            (left < EXPIRES_SOON)
-                .then(|| format!("--{option}: `{path}` expires in {left_text}: replace it before"))
+            let what = if is_ca { " has a CA that" } else { "" };
+            (left < EXPIRES_SOON).then(|| {
+                format!("--{option}: `{path}`{what} expires in {left_text}: replace it before")
+            })
         });
         warnings.collect()
     }

@@ -40,13 +40,33 @@ pub enum Validity {
     Future,
 }
 
+impl Validity {
+    fn apply(self, params: &mut CertificateParams) {
+        match self {
+            Validity::Now => {}
+            Validity::UntilYear(year) => params.not_after = date_time_ymd(year, 1, 1),
+            Validity::Past => params.not_after = date_time_ymd(2001, 1, 1),
+            Validity::Future => params.not_before = date_time_ymd(2090, 1, 1),
+        }
+    }
+}
+
 impl TestCa {
     /// Makes a CA. Its certificate is `NAME-ca.crt` in `dir`.
     ///
     /// # Errors
     /// When it cannot be made or written.
     pub fn new(dir: &Path, name: &str) -> io::Result<TestCa> {
+        TestCa::new_for(dir, name, Validity::Now)
+    }
+
+    /// As [`TestCa::new`], for another time.
+    ///
+    /// # Errors
+    /// As [`TestCa::new`].
+    pub fn new_for(dir: &Path, name: &str, validity: Validity) -> io::Result<TestCa> {
         let mut params = CertificateParams::default();
+        validity.apply(&mut params);
         params.distinguished_name.push(DnType::CommonName, name);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
@@ -107,12 +127,7 @@ impl TestCa {
             ExtendedKeyUsagePurpose::ClientAuth,
         ];
         params.use_authority_key_identifier_extension = true;
-        match validity {
-            Validity::Now => {}
-            Validity::UntilYear(year) => params.not_after = date_time_ymd(year, 1, 1),
-            Validity::Past => params.not_after = date_time_ymd(2001, 1, 1),
-            Validity::Future => params.not_before = date_time_ymd(2090, 1, 1),
-        }
+        validity.apply(&mut params);
         let key = KeyPair::generate().map_err(io::Error::other)?;
         let certificate = params.signed_by(&key, &self.issuer);
         let certificate = certificate.map_err(io::Error::other)?;

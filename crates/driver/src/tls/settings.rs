@@ -228,6 +228,8 @@ pub struct ListenerTls {
     pub(super) config: Arc<ServerConfig>,
     /// When each certificate expires, in the order of the settings.
     expiries: Arc<[Option<SystemTime>]>,
+    /// When the first CA of clients expires. `None`: never, or there is none.
+    ca_expiry: Option<SystemTime>,
 }
 
 impl ListenerTls {
@@ -268,9 +270,9 @@ impl ListenerTls {
         let builder = ServerConfig::builder_with_provider(provider)
             .with_protocol_versions(settings.min_version.versions())
             .map_err(own)?;
-        let builder = match verifier {
-            None => builder.with_no_client_auth(),
-            Some(verifier) => builder.with_client_cert_verifier(verifier),
+        let (builder, ca_expiry) = match verifier {
+            None => (builder.with_no_client_auth(), None),
+            Some((verifier, expiry)) => (builder.with_client_cert_verifier(verifier), expiry),
         };
         let mut config = builder.with_cert_resolver(Arc::new(CertificateChoice { keys }));
         // A ticket holds the whole state of a session, so any worker can resume it. New settings
@@ -281,12 +283,19 @@ impl ListenerTls {
         Ok(ListenerTls {
             config: Arc::new(config),
             expiries: expiries.into(),
+            ca_expiry,
         })
     }
 
     /// When each certificate expires, in the order of the settings. `None`: never.
     pub fn expiries(&self) -> &[Option<SystemTime>] {
         &self.expiries
+    }
+
+    /// When the first CA of clients expires. `None`: never, or there is none. An expired CA still
+    /// counts.
+    pub fn ca_expiry(&self) -> Option<SystemTime> {
+        self.ca_expiry
     }
 }
 
@@ -300,6 +309,8 @@ pub struct ServerTls {
     verify: bool,
     /// When the certificate of respool expires. `None`: never, or there is none.
     expiry: Option<SystemTime>,
+    /// When the first CA of the servers expires. `None`: never, or no file names CAs.
+    ca_expiry: Option<SystemTime>,
 }
 
 impl ServerTls {
@@ -310,7 +321,7 @@ impl ServerTls {
     pub fn new(settings: &ServerTlsSettings) -> Result<ServerTls, Vec<TlsProblem>> {
         let provider = provider();
         let roots = settings.verify.then(|| match &settings.roots {
-            Roots::System(cas) => cas.roots(),
+            Roots::System(cas) => cas.roots().map(|roots| (roots, None)),
             Roots::Pem(pem) => read_roots(TlsInput::Roots, pem),
         });
         let identity = settings.identity.as_ref();
@@ -328,6 +339,7 @@ impl ServerTls {
         let builder = ClientConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(settings.min_version.versions())
             .map_err(|error| vec![unusable(TlsInput::Roots)(&error)])?;
+        let (roots, ca_expiry) = roots.unzip();
         let builder = match roots {
             Some(roots) => builder.with_root_certificates(roots),
             None => builder
@@ -346,12 +358,19 @@ impl ServerTls {
             name,
             verify: settings.verify,
             expiry,
+            ca_expiry: ca_expiry.flatten(),
         })
     }
 
     /// When the certificate of respool expires. `None`: never, or there is none.
     pub fn expiry(&self) -> Option<SystemTime> {
         self.expiry
+    }
+
+    /// When the first CA of the servers expires. `None`: never, or no file names CAs. An expired CA
+    /// still counts.
+    pub fn ca_expiry(&self) -> Option<SystemTime> {
+        self.ca_expiry
     }
 
     /// The name that the certificate of the server at this address has to have.
@@ -377,21 +396,24 @@ impl ServerTls {
     }
 }
 
-/// The verifier of clients' certificates, by the CAs of the settings.
+/// The verifier of clients' certificates, by the CAs of the settings, and the earliest expiry of
+/// these.
 fn client_verifier(
     settings: &ListenerTlsSettings,
     provider: &Arc<CryptoProvider>,
-) -> Result<Arc<dyn ClientCertVerifier>, TlsProblem> {
+) -> Result<(Arc<dyn ClientCertVerifier>, Option<SystemTime>), TlsProblem> {
     let Some(pem) = &settings.client_ca_pem else {
         return Err(problem(TlsInput::ClientCa, TlsFault::Missing));
     };
-    let roots = Arc::new(read_roots(TlsInput::ClientCa, pem)?);
+    let (roots, expiry) = read_roots(TlsInput::ClientCa, pem)?;
+    let roots = Arc::new(roots);
     let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider.clone());
     if settings.client_auth == ClientAuth::Optional {
         verifier = verifier.allow_unauthenticated();
     }
     let ca = unusable(TlsInput::ClientCa);
-    verifier.build().map_err(|error| ca(&error))
+    let verifier = verifier.build().map_err(|error| ca(&error))?;
+    Ok((verifier, expiry))
 }
 
 /// The algorithms of all connections.
@@ -517,14 +539,20 @@ fn read_certificates(
     }
 }
 
-fn read_roots(input: TlsInput, pem: &[u8]) -> Result<RootCertStore, TlsProblem> {
+/// Reads trusted CAs. Returns the earliest expiry, too; `None`: never. rustls does not look at it.
+fn read_roots(
+    input: TlsInput,
+    pem: &[u8],
+) -> Result<(RootCertStore, Option<SystemTime>), TlsProblem> {
+    let certificates = read_certificates(input, pem)?;
+    let expiry = earliest_expiry(&certificates);
     let mut roots = RootCertStore::empty();
-    for certificate in read_certificates(input, pem)? {
+    for certificate in certificates {
         roots
             .add(certificate)
             .map_err(|error| unusable(input)(&error))?;
     }
-    Ok(roots)
+    Ok((roots, expiry))
 }
 
 /// The CAs that the system trusted when they were read.

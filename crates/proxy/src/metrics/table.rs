@@ -374,7 +374,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     MetricFamily {
         kind: MetricKind::Gauge,
         unit: "seconds",
-        help: "The earliest expiry of a certificate in a file of respool, in seconds since 1970.",
+        help: "The earliest expiry of a certificate in a file of respool or of CAs that it trusts, \
+               in seconds since 1970.",
         source: MetricSource::Certificates,
         ..counter("respool_tls_certificate_expiry_time", "")
     },

@@ -461,6 +461,7 @@ fn certificate_that_expires_soon_is_a_warning() {
     let expected = [
         ("tls-cert", &files.one.cert),
         ("server-tls-cert", &files.other.cert),
+        ("server-tls-ca", &files.ca.file),
     ];
     assert_eq!(named, expected);
     let end = expiries[0].at;
@@ -475,8 +476,32 @@ fn certificate_that_expires_soon_is_a_warning() {
         let path = files.one.cert.display();
         let text = format!("--tls-cert: `{path}` expires in {left}: replace it before");
         assert!(warnings.contains(&text), "{warnings:?}, not {text}");
-        assert_eq!(warnings.len(), 2);
+        let path = files.ca.file.display();
+        let text =
+            format!("--server-tls-ca: `{path}` has a CA that expires in {left}: replace it before");
+        assert!(warnings.contains(&text), "{warnings:?}, not {text}");
+        assert_eq!(warnings.len(), 3);
     }
     let late = tls.warnings(end + DAY);
     assert!(late[0].contains("has an intermediate certificate that has expired"));
+    assert!(late[2].contains("has a CA that has expired"));
+}
+
+/// An expired CA of clients or servers is trusted, with a warning.
+#[test]
+fn expired_ca_is_a_warning() {
+    let files = Files::new();
+    let old = TestCa::new_for(files.dir.path(), "old", Validity::Past).unwrap();
+    let path = old.file.display();
+    let config = files.good(&format!(
+        "{LISTENER}tls-ca = '{path}'\ntls-client-auth = 'required'\n\
+         backend = 'rediss://localhost'\nserver-tls-ca = '{path}'\n"
+    ));
+    let warnings = config.tls_files.warnings(SystemTime::now());
+    for option in ["tls-ca", "server-tls-ca"] {
+        let text = format!("--{option}: `{path}` has a CA that has expired: ");
+        let mut warnings = warnings.iter();
+        assert!(warnings.any(|one| one.starts_with(&text)), "{option}");
+    }
+    assert_eq!(warnings.len(), 2, "{warnings:?}");
 }
