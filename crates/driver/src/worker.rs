@@ -760,7 +760,10 @@ impl WorkerLoop {
                 None => net::getsockname(&stream)
                     .ok()
                     .and_then(|address| address.try_into().ok())
-                    .map_or(LocalAddress::Unknown, LocalAddress::Tcp),
+                    .map_or(LocalAddress::Unknown, |address| match listener.tls {
+                        Some(_) => LocalAddress::Tls(address),
+                        None => LocalAddress::Tcp(address),
+                    }),
             },
             fd: stream.as_fd().as_raw_fd(),
             listener: index,

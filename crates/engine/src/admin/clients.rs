@@ -736,7 +736,7 @@ fn addr(session: &Session) -> String {
 fn laddr(session: &Session) -> String {
     match &session.local {
         LocalAddress::Unknown => String::new(),
-        LocalAddress::Tcp(address) => address.to_string(),
+        LocalAddress::Tcp(address) | LocalAddress::Tls(address) => address.to_string(),
         LocalAddress::Unix(path) => format!("{path}:0"),
     }
 }

@@ -60,6 +60,8 @@ pub enum LocalAddress {
     Unknown,
     /// An address and port.
     Tcp(SocketAddr),
+    /// An address and port of a listener with TLS.
+    Tls(SocketAddr),
     /// The path of a socket in the file system.
     Unix(Arc<str>),
 }
@@ -68,7 +70,7 @@ impl std::fmt::Display for LocalAddress {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             LocalAddress::Unknown => Ok(()),
-            LocalAddress::Tcp(address) => write!(f, "{address}"),
+            LocalAddress::Tcp(address) | LocalAddress::Tls(address) => write!(f, "{address}"),
             LocalAddress::Unix(path) => write!(f, "unix:{path}"),
         }
     }

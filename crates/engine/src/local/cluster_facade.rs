@@ -20,6 +20,8 @@ use crate::routing::pool::Group;
 struct FacadeNode {
     host: String,
     port: u16,
+    /// Whether the client has reached the port with TLS.
+    has_tls: bool,
     id: String,
     version: Version,
 }
@@ -109,7 +111,8 @@ impl FacadeNode {
         }
     }
 
-    /// CLUSTER SHARDS.
+    /// CLUSTER SHARDS, with the fields of a server in its order. A server with both ports names
+    /// both, and respool that of the client's connection.
     fn append_shards(&self, ranges: &[(u16, u16)], out: &mut Vec<u8>) {
         encode::array(out, 1);
         encode::map(out, self.version, 2);
@@ -122,21 +125,17 @@ impl FacadeNode {
         encode::bulk(out, b"nodes");
         encode::array(out, 1);
         encode::map(out, self.version, 7);
-        let texts = [
-            ("id", &self.id[..]),
-            ("ip", &self.host),
-            ("endpoint", &self.host),
-            ("role", "master"),
-            ("health", "online"),
-        ];
-        for (field, text) in texts {
-            encode::bulk(out, field.as_bytes());
-            encode::bulk(out, text.as_bytes());
-        }
-        for (field, number) in [("port", self.port.into()), ("replication-offset", 0)] {
-            encode::bulk(out, field.as_bytes());
-            encode::integer(out, number);
-        }
+        let port = match self.has_tls {
+            true => "tls-port",
+            false => "port",
+        };
+        append_text("id", &self.id, out);
+        append_number(port, self.port.into(), out);
+        append_text("ip", &self.host, out);
+        append_text("endpoint", &self.host, out);
+        append_text("role", "master", out);
+        append_number("replication-offset", 0, out);
+        append_text("health", "online", out);
     }
 
     /// The line of CLUSTER NODES. There is no cluster bus, so its port is 0.
@@ -151,6 +150,18 @@ impl FacadeNode {
         }
         line
     }
+}
+
+/// A field of a map with a text.
+fn append_text(field: &str, text: &str, out: &mut Vec<u8>) {
+    encode::bulk(out, field.as_bytes());
+    encode::bulk(out, text.as_bytes());
+}
+
+/// A field of a map with a number.
+fn append_number(field: &str, number: i64, out: &mut Vec<u8>) {
+    encode::bulk(out, field.as_bytes());
+    encode::integer(out, number);
 }
 
 /// CLUSTER INFO. The state is `ok` only if all slots are served.
@@ -258,7 +269,7 @@ impl Local {
 
     fn node_seen_by(&self, plane: &DataPlane, session: &Session) -> FacadeNode {
         let (mut host, mut port) = match session.local {
-            LocalAddress::Tcp(at) => (at.ip().to_string(), at.port()),
+            LocalAddress::Tcp(at) | LocalAddress::Tls(at) => (at.ip().to_string(), at.port()),
             // A client of a Unix socket sees no host. With several pools, the port may be that of
             // another pool.
             LocalAddress::Unix(_) | LocalAddress::Unknown
@@ -281,6 +292,7 @@ impl Local {
         FacadeNode {
             host,
             port,
+            has_tls: matches!(session.local, LocalAddress::Tls(_)),
             id: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             version: session.version,
         }

@@ -11,7 +11,7 @@ mod topology {
     mod address_map;
     mod announced_addresses;
     pub(crate) mod cluster;
-    mod cluster_facade;
+    pub(crate) mod cluster_facade;
     pub(crate) mod divided;
     mod foreign_nodes;
     mod key_prefix;

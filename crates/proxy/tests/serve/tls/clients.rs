@@ -6,14 +6,17 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use respool_testkit::certificates::{TestCa, Validity};
-use respool_testkit::client::{Client, Reply, counter, request};
-use respool_testkit::servers::find_program;
+use respool_testkit::client::{Client, Reply, counter, request, text};
+use respool_testkit::servers::{ReservedPort, any_server, find_program};
 use respool_testkit::time::wait_until;
 use respool_testkit::tls_client::TlsPeer;
+use respool_testkit::topologies::TestCluster;
 use rustls::ProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
-use super::served::{TlsServed, ca, sign};
+use super::served::{HERE, TlsServed, ca, proxy, sign};
+use crate::topology::cluster::primaries;
+use crate::topology::cluster_facade::items;
 
 /// How soon a change must be seen.
 const SOON: Duration = Duration::from_secs(5);
@@ -263,4 +266,71 @@ fn password_holds_with_tls() {
     );
     assert_eq!(client.call("AUTH secret"), Reply::ok());
     assert_eq!(client.call("GET key"), Reply::Null);
+}
+
+/// Cluster clients with TLS are told the port of their listener as one with TLS, as a server with
+/// `tls-cluster yes` says it. Other clients are told the plain port.
+#[test]
+fn cluster_clients_are_told_the_port_with_tls() {
+    let cluster = TestCluster::start(&any_server(), primaries());
+    let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
+    let folder = tempfile::tempdir().expect("a directory");
+    let ca = ca(folder.path(), "own");
+    let identity = sign(&ca, "listener", &HERE);
+    let port = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
+    let proxy = proxy(&[
+        "--threads=1".to_owned(),
+        format!("--backend=redis-cluster://{}", cluster.node(0).address()),
+        format!("--tls-listen=127.0.0.1:{}", port.port),
+        format!("--tls-cert={}", identity.cert.display()),
+        format!("--tls-key={}", identity.key.display()),
+    ]);
+    let mut plain = Client::connect(proxy.address());
+    wait_until("all slots are known", SOON, || {
+        let info = text(&plain.call("CLUSTER INFO"));
+        info.contains("cluster_state:ok")
+    });
+    let with_tls = TlsPeer::trusting(&ca.file).connect(([127, 0, 0, 1], port.port).into());
+    let mut with_tls = with_tls.unwrap_or_else(|error| panic!("{error}"));
+    for hello in ["HELLO 2", "HELLO 3"] {
+        for call in [hello, "CLUSTER SLOTS", "CLUSTER NODES", "CLUSTER SHARDS"] {
+            let (plain, with_tls) = (plain.call(call), with_tls.call(call));
+            match call {
+                "CLUSTER SHARDS" => {
+                    assert_eq!(ports_of_shards(&plain), [("port", proxy.address().port())]);
+                    assert_eq!(ports_of_shards(&with_tls), [("tls-port", port.port)]);
+                }
+                "CLUSTER SLOTS" => {
+                    let [range] = items(&with_tls) else {
+                        panic!("one range: {with_tls:?}")
+                    };
+                    let port = Reply::Integer(port.port.into());
+                    assert_eq!(items(&items(range)[2])[1], port);
+                }
+                "CLUSTER NODES" => {
+                    let (Reply::Bulk(nodes) | Reply::Other(_, nodes)) = with_tls else {
+                        panic!("{with_tls:?}")
+                    };
+                    let nodes = String::from_utf8_lossy(&nodes);
+                    let address = format!(" 127.0.0.1:{}@", port.port);
+                    assert!(nodes.contains(&address), "{nodes}");
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The ports of the first node in a reply to CLUSTER SHARDS, with their fields.
+fn ports_of_shards(shards: &Reply) -> Vec<(&'static str, u16)> {
+    let nodes = items(shards)[0].get("nodes").expect("a shard has nodes");
+    let node = &items(nodes)[0];
+    let ports = ["port", "tls-port"].into_iter().filter_map(|field| {
+        let port = node.get(field)?;
+        match port {
+            Reply::Integer(port) => Some((field, u16::try_from(*port).ok()?)),
+            other => panic!("{field}: {other:?}"),
+        }
+    });
+    ports.collect()
 }

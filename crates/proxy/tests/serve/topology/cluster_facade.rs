@@ -130,7 +130,7 @@ fn facade_node_has_one_id_everywhere() {
     });
 }
 
-fn items(value: &Reply) -> &[Reply] {
+pub(crate) fn items(value: &Reply) -> &[Reply] {
     match value {
         Reply::Array(items) | Reply::Set(items) => items,
         other => panic!("no list: {other:?}"),
