@@ -157,6 +157,14 @@ impl PoolTransport {
             Some(PoolTransport::Ended) | None => Err("the pool has ended"),
         }
     }
+
+    /// Whether the TLS of a pool becomes another one.
+    fn is_replaced_by(&self, new: &PoolTransport) -> bool {
+        match (self, new) {
+            (PoolTransport::Tls(old), PoolTransport::Tls(new)) => !old.is_same(new),
+            _ => false,
+        }
+    }
 }
 
 impl From<Option<ServerTls>> for PoolTransport {
@@ -410,6 +418,7 @@ impl WorkerLoop {
                 WorkerOrder::PoolTls { pool, tls } => {
                     if let Some(PoolTransport::Tls(old)) = self.transports.get_mut(pool) {
                         *old = tls;
+                        self.engine.handle_new_tls(pool);
                     }
                 }
             }
@@ -1465,7 +1474,10 @@ impl WorkerLoop {
                 self.transports
                     .resize_with(place + 1, || PoolTransport::Ended);
             }
-            self.transports[place] = tls.into();
+            let old = std::mem::replace(&mut self.transports[place], tls.into());
+            if old.is_replaced_by(&self.transports[place]) {
+                self.engine.handle_new_tls(place);
+            }
         }
         for NewPassword { source, password } in &reload.passwords {
             self.engine.handle_password(*source, password);

@@ -291,6 +291,12 @@ impl Engine {
             .handle_password(&mut self.plane, source, password);
     }
 
+    /// The links of a pool connect with other TLS from now on: servers in back-off are tried again
+    /// at once. Links that are up stay.
+    pub fn handle_new_tls(&mut self, pool: usize) {
+        self.plane.note_new_tls(pool);
+    }
+
     /// The password of a source has a lifetime, and a new one was handed over: links that are up
     /// log in with it.
     pub fn handle_login_renewal(&mut self, source: PasswordSource) {

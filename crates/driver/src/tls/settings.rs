@@ -373,6 +373,11 @@ impl ServerTls {
         self.ca_expiry
     }
 
+    /// Whether both are clones of one.
+    pub(crate) fn is_same(&self, other: &ServerTls) -> bool {
+        Arc::ptr_eq(&self.config, &other.config)
+    }
+
     /// The name that the certificate of the server at this address has to have.
     pub(super) fn name_of(&self, address: &Address) -> Result<ServerName<'static>, String> {
         if let Some(name) = &self.name {

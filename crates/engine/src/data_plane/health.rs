@@ -113,6 +113,17 @@ impl DataPlane {
         self.connect_resting(server);
     }
 
+    /// The servers of a pool have other TLS, so the reason of a failure may be gone: respool tries
+    /// those in back-off again at once.
+    pub(crate) fn note_new_tls(&mut self, pool: usize) {
+        for server in (0..self.servers.len() as u16).map(ServerId) {
+            if usize::from(self.pool_of(server).parent) == pool {
+                self.note_new_owner(server);
+                self.connect_resting(server);
+            }
+        }
+    }
+
     /// Connects the links of a server that wait for their next attempt. Requests wait again for
     /// attempts that are under way. Links that the server refused keep their back-off.
     fn connect_resting(&mut self, server: ServerId) {

@@ -37,23 +37,17 @@ impl Engine {
     /// Takes other settings. Sessions stay, except those of removed users and pools. Links stay,
     /// except those of pools that have ended.
     pub fn handle_settings(&mut self, new: NewSettings) {
-        let NewSettings {
-            settings,
-            at,
-            tcp_port,
-            drain_ms,
-        } = new;
-        let mut settings = bounded(settings);
+        let mut settings = bounded(new.settings);
         let users = self.plane.take_users(&settings.users);
         if users != settings.users {
             Arc::make_mut(&mut settings).users = users;
         }
-        self.plane.worker.tcp_port = tcp_port;
+        self.plane.worker.tcp_port = new.tcp_port;
         let before = self.plane.settings.clone();
         self.plane.take_settings(settings.clone());
-        self.follow_pools(&before, drain_ms);
+        self.follow_pools(&before, new.drain_ms);
         // Behind the new pools: an option that a client has set later may be one of theirs.
-        self.admin.take_rules(&mut self.plane, &settings, at);
+        self.admin.take_rules(&mut self.plane, &settings, new.at);
     }
 
     /// Takes the outcome of the last reload of the configuration, for INFO.

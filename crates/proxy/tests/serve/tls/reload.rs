@@ -137,7 +137,8 @@ fn tls_of_servers_changes_at_a_reload() {
     let file = folder.path().join("respool.toml");
     let text = |ca: &std::path::Path| {
         format!(
-            "threads = 2\nbackend = 'rediss://{}'\nserver-tls-ca = '{}'\n",
+            "threads = 2\nbackend = 'rediss://{}'\nserver-tls-ca = '{}'\n\
+             reconnect-min-ms = 60000\nreconnect-max-ms = 60000\n",
             server.tls_address(),
             ca.display()
         )

@@ -196,7 +196,10 @@ fn new_ca_of_servers_is_used_for_new_connections() {
     fs::copy(&wrong.file, &file).unwrap();
     let server = SecureServer::start(&binary, &tls_of(&right, &HERE, false));
     let url = format!("rediss://{}", server.tls_address());
-    let proxy = before(&url, &[format!("--server-tls-ca={}", file.display())]);
+    let trusted = format!("--server-tls-ca={}", file.display());
+    // The back-off of before does not count.
+    let pauses = ["--reconnect-min-ms=60000", "--reconnect-max-ms=60000"];
+    let proxy = before(&url, &[trusted, pauses[0].into(), pauses[1].into()]);
     let mut client = Client::connect(proxy.address());
     wait_until("the server is not trusted", SOON, || {
         let reply = client.call("GET key");
