@@ -64,6 +64,25 @@ impl ServerHealth {
         self.answered = false;
     }
 
+    /// A connection that was in use is lost.
+    pub(crate) fn handle_loss(&mut self, now: Time) {
+        self.lost_total += 1;
+        self.failed_at = Some(now);
+    }
+
+    /// The server has refused an attempt: so it can be reached. If it `wants_login`, it waits for
+    /// the logins of clients, and the attempt has not failed.
+    pub(crate) fn handle_refusal(&mut self, now: Time, wants_login: bool) {
+        let (failures, total) = (self.failures, self.failures_total);
+        self.forget();
+        self.answered = true;
+        if !wants_login {
+            self.failures = failures.saturating_add(1);
+            self.failures_total = total + 1;
+            self.failed_at = Some(now);
+        }
+    }
+
     pub(crate) fn begin_look_up(&mut self, since: Time) {
         self.looked_up_since = Some(since);
     }
@@ -193,27 +212,6 @@ impl DataPlane {
     /// The state of the connections to a server.
     pub(crate) fn health(&mut self, server: ServerId) -> &mut ServerHealth {
         &mut self.servers[usize::from(server.0)].health
-    }
-
-    /// A connection that was in use is lost.
-    pub(crate) fn note_lost(&mut self, server: ServerId) {
-        let now = self.now;
-        let health = self.health(server);
-        health.lost_total += 1;
-        health.failed_at = Some(now);
-    }
-
-    /// The server has refused an attempt: so it can be reached.
-    pub(crate) fn note_refused(&mut self, server: ServerId) {
-        let now = self.now;
-        let health = self.health(server);
-        health.failures = health.failures.saturating_add(1);
-        health.failures_total += 1;
-        health.failed_at = Some(now);
-        health.rest_until = None;
-        health.outage.end();
-        health.probe = None;
-        health.answered = true;
     }
 
     /// The end of the back-off, if no link to a server is up and the last attempt has failed.

@@ -325,16 +325,19 @@ impl DataPlane {
         if is_refused || !wants_password(link) {
             link.handshake_error.clone_from(&down.handshake_error);
         }
+        let wants_login = is_refused && wants_password(link);
         if !down.tried {
             return false;
         }
         self.counters.links_lost += 1;
-        let attempt = (down.began, down.retries);
+        let (now, attempt) = (self.now, (down.began, down.retries));
         match is_refused {
             _ if down.was_up && down.has_left => {}
-            _ if down.was_up => self.note_lost(down.server),
+            _ if down.was_up => self.health(down.server).handle_loss(now),
             true if concerns_client || down.kind.user != CONFIGURED => {}
-            true if !down.awaits_password => self.note_refused(down.server),
+            true if !down.awaits_password => {
+                self.health(down.server).handle_refusal(now, wants_login)
+            }
             _ => self.note_unreachable(down.server, attempt, &down.reason),
         }
         // The loss of a session's own link tells no more than that of the shared link.
@@ -359,7 +362,12 @@ impl DataPlane {
         let Some(link) = self.links.get(id) else {
             return;
         };
-        let (server, failures) = (link.kind.server, link.failures);
+        // A server that waits for the logins of clients is asked seldom whether it still does.
+        let failures = match wants_password(link) && link.role == LinkRole::Shared {
+            true => u32::MAX,
+            false => link.failures,
+        };
+        let server = link.kind.server;
         let until = match self.away_until(server) {
             Some(until) => until,
             None => self.now.plus_ms(self.back_off_ms(failures)),

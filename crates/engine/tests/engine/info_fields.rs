@@ -179,6 +179,21 @@ fn server_that_asks_for_a_password_needs_a_login() {
     let report = report_of(&world);
     assert_eq!(report.servers[0].state, "needs-login");
     assert_eq!(report.is_ready(0), Some(true));
+    let failed = report.servers[0].failures_total;
+    let mut waited_ms = 0;
+    while world.connecting().is_empty() {
+        world.wait_ms(TICK_MS);
+        waited_ms += TICK_MS;
+    }
+    // The first pause is as long as the longest one, less its jitter.
+    let longest_ms = settings().timeouts.reconnect_max_ms;
+    assert!(waited_ms >= longest_ms / 2, "{waited_ms}");
+    world.turn(|engine| engine.handle_link_up(link));
+    world.says(link, "-NOAUTH Authentication required.\r\n");
+    let report = report_of(&world);
+    assert_eq!(report.servers[0].state, "needs-login");
+    // The server answers, so no attempt has failed.
+    assert_eq!(report.servers[0].failures_total, failed);
     while world.connecting().is_empty() {
         world.wait_ms(TICK_MS);
     }
