@@ -668,7 +668,7 @@ fn unread_variable_is_a_warning() {
     ]);
     for part in [
         "RESPOOL_STRANGER_STALL_MS is not read: say --head-of-line-stall-ms",
-        "RESPOOL_HOLD is not read: `flush-rule` has replaced it",
+        "RESPOOL_HOLD is not read: say --flush-rule",
         "warning: the environment variable RESPOOL_THREADS is not read: say --threads",
         "warning: the environment variable RESPOOL_PASSWROD is not read: did you mean RESPOOL_PASSWORD?",
         "warning: the environment variable RESPOOL_QQQQ is not read; those that are: RESPOOL_PASSWORD",
