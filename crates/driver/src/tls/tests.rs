@@ -728,8 +728,8 @@ fn own_certificate_may_be_of_v1() {
         ..v1_identity()
     };
     let found = ListenerTls::new(&ca.listener(vec![mixed])).unwrap_err();
-    assert_eq!(found.fault, TlsFault::KeyMismatch);
-    assert_eq!(found.input, TlsInput::Key(0));
+    assert_eq!(found[0].fault, TlsFault::KeyMismatch);
+    assert_eq!(found[0].input, TlsInput::Key(0));
     // A client that checks certificates says the version in its alert alone; the log names it for
     // certificates of clients.
     let mut listener = ca.listener(vec![ca.issue("localhost")]);
