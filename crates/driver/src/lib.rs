@@ -26,7 +26,7 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::AtomicUsize;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -280,6 +280,11 @@ impl fmt::Display for StartError {
 
 impl std::error::Error for StartError {}
 
+/// Locks a mutex. A thread that panicked while it held the lock is no reason to end another one.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Maps the errors of one system call to [`StartError::Kernel`].
 pub(crate) fn kernel_error<E: Into<io::Error>>(call: &'static str) -> impl Fn(E) -> StartError {
     move |error| StartError::Kernel {
@@ -333,7 +338,7 @@ struct OpenFiles(Arc<SharedState>);
 
 impl Drop for OpenFiles {
     fn drop(&mut self) {
-        reload::lock(&self.0.listening).close();
+        lock(&self.0.listening).close();
     }
 }
 
@@ -472,7 +477,7 @@ impl TlsUpdates {
     /// Replaces the settings of the servers of the pool with this index in the configuration. Links
     /// keep the old ones. A pool without TLS stays plain.
     pub fn replace_pool(&self, pool: usize, tls: &ServerTls) {
-        let place = reload::lock(&self.0.pools).of_config().get(pool).copied();
+        let place = lock(&self.0.pools).of_config().get(pool).copied();
         let Some(pool) = place.map(usize::from) else {
             return;
         };
@@ -498,7 +503,7 @@ impl Reports {
     /// pools and their servers, at most half a second old. Without reports unless
     /// [`Setup::reports_servers`] asks for them.
     pub fn pools_and_workers(&self) -> (Vec<String>, Vec<WorkerReport>) {
-        let pools = reload::lock(&self.0.pools).clone();
+        let pools = lock(&self.0.pools).clone();
         let reports = self.0.server_reports.iter().map(worker::read_report);
         let reports = reports.map(|report| of_config(report, &pools)).collect();
         let name = |place: &u16| pools.pools()[usize::from(*place)].name.clone();
@@ -510,7 +515,7 @@ impl Reports {
     pub fn latency(&self) -> LatencyReport {
         let mut all = LatencyReport::default();
         for report in &self.0.latencies {
-            all.add(&report.lock().unwrap_or_else(PoisonError::into_inner));
+            all.add(&lock(report));
         }
         all
     }
@@ -519,7 +524,7 @@ impl Reports {
     /// has those of all pools that had its name. Those of a removed pool are left out until a pool
     /// has its name again, so a count never falls.
     pub fn errors_by_name(&self, report: &LatencyReport) -> ErrorsByName {
-        errors_by_name::errors_by_name(report.errors(), &reload::lock(&self.0.pools))
+        errors_by_name::errors_by_name(report.errors(), &lock(&self.0.pools))
     }
 }
 
@@ -556,7 +561,7 @@ impl Running {
     /// The addresses with the ports that the kernel chose, at first in the order of
     /// [`Setup::listeners`].
     pub fn addresses(&self) -> Vec<Address> {
-        reload::lock(&self.shared.listening).addresses()
+        lock(&self.shared.listening).addresses()
     }
 
     /// The counters of each worker, from its last report.

@@ -5,13 +5,14 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use respool_engine::settings::PasswordSource;
 use respool_engine::{LinkId, NewSettings, ReloadReport, WorkerQuery, WorkerReply};
 use rustix::event::{EventfdFlags, eventfd};
 
 use crate::listen::Listener;
+use crate::lock;
 use crate::tls::{ListenerTls, ServerTls};
 
 /// An order to a worker.
@@ -112,10 +113,7 @@ impl Mailbox {
     }
 
     pub(crate) fn send(&self, order: WorkerOrder) {
-        self.orders
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(order);
+        lock(&self.orders).push(order);
         self.wake();
     }
 
@@ -127,10 +125,7 @@ impl Mailbox {
     /// Sends an order to each worker. No worker has its order before all have theirs. So a message
     /// that a worker sends behind its order arrives behind the order of the other worker.
     pub(crate) fn send_to_all(mailboxes: &[Arc<Mailbox>], orders: Vec<WorkerOrder>) {
-        let queues = mailboxes.iter().map(|mailbox| {
-            let queue = mailbox.orders.lock();
-            queue.unwrap_or_else(PoisonError::into_inner)
-        });
+        let queues = mailboxes.iter().map(|mailbox| lock(&mailbox.orders));
         let mut queues: Vec<_> = queues.collect();
         for (queue, order) in queues.iter_mut().zip(orders) {
             queue.push(order);
@@ -144,7 +139,7 @@ impl Mailbox {
     pub(crate) fn take(&self) -> Vec<WorkerOrder> {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
-        std::mem::take(&mut self.orders.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.orders))
     }
 }
 

@@ -7,8 +7,8 @@
 //! ```
 
 use std::io::ErrorKind;
+use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, PasswordSource, Settings};
@@ -18,7 +18,7 @@ use crate::listen::{self, Listener, SocketFile};
 use crate::mailbox::{KeptListener, Mailbox, NewPassword, WorkerOrder, WorkerReload};
 use crate::tls::ServerTls;
 use crate::worker::SharedState;
-use crate::{ListenAddress, SocketAccess, StartError};
+use crate::{ListenAddress, SocketAccess, StartError, lock};
 
 /// How long [`PreparedReload::apply`] waits for all workers. A worker that is stuck takes the order
 /// later.
@@ -165,10 +165,6 @@ type Open = fn(
     (usize, SocketAccess),
     &[AddedListener],
 ) -> Result<(ListeningAddress, Vec<Listener>), StartError>;
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A port of the first of these addresses that has one. 0: all are sockets in the file system.
 pub(crate) fn first_port<'a>(mut addresses: impl Iterator<Item = &'a Address>) -> u16 {

@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
@@ -37,7 +37,7 @@ use crate::sockets::{self, ConnectStage, LinkSocket, SessionSocket, Socket, Toke
 use crate::tls::failure::{HandshakeRefusal, StreamError};
 use crate::tls::{ServerTls, TlsBuffers, TlsMemory, TlsStream};
 use crate::usage::Meter;
-use crate::{Notice, Notify, Resolve, StartError, handshakes, kernel_error};
+use crate::{Notice, Notify, Resolve, StartError, handshakes, kernel_error, lock};
 
 /// State that all workers share.
 pub(crate) struct SharedState {
@@ -94,15 +94,8 @@ fn resolve(shared: &SharedState, first: HostPort) {
     }
 }
 
-fn lock(look_ups: &Mutex<LookUps<(usize, LinkId)>>) -> MutexGuard<'_, LookUps<(usize, LinkId)>> {
-    look_ups.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 pub(crate) fn read_report<R: Clone>(report: &Mutex<R>) -> R {
-    report
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .clone()
+    lock(report).clone()
 }
 
 /// Most bytes read from a client in one turn, so that each client gets a fair share.
@@ -1571,7 +1564,7 @@ impl WorkerLoop {
         let mut others = Counters::default();
         for (index, report) in self.shared.reports.iter().enumerate() {
             if index == self.id.index {
-                *report.lock().unwrap_or_else(PoisonError::into_inner) = self.engine.counters();
+                *lock(report) = self.engine.counters();
             } else {
                 others.add(&read_report(report));
             }
