@@ -78,7 +78,7 @@ impl Call {
             if let Some(session) = &self.session
                 && !session.wait(deadline)
             {
-                // The worker answers at once: it takes its turns whatever the servers do.
+                // The worker answers at once: no server holds up its turns.
                 session.withdraw();
                 deadline = None;
             }

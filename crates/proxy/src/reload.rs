@@ -317,8 +317,8 @@ impl Reloads {
         outcome
     }
 
-    /// Takes a configuration whose only problems are those `of_files` with certificates. `Err`:
-    /// every reason for which it cannot be applied.
+    /// Takes a configuration. `of_files`: the problems of its certificates; it has no others.
+    /// `Err`: every reason for which it cannot be applied.
     fn take(
         &self,
         state: &mut ReloadState,

@@ -206,7 +206,7 @@ fn without_server(plane: &DataPlane, pool: usize) -> Vec<Unready> {
     reasons.collect()
 }
 
-/// The first server of a subpool whose last attempt has failed, with the failure; else empty.
+/// The first server of a subpool that the last attempt did not reach, with the failure; else empty.
 fn cause_of_silence(plane: &DataPlane, subpool: u16) -> String {
     let mut servers = plane.pools[usize::from(subpool)].servers().iter();
     let cause = servers.find_map(|server| {
