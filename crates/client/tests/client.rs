@@ -9,9 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_client::{CallError, SharedClient};
-use respool_engine::settings::{
-    Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
-};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_testkit::servers::{ServerProcess, any_server};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -21,25 +19,12 @@ fn server() -> ServerProcess {
 }
 
 fn settings_for(server: SocketAddr) -> Settings {
-    let server = ServerSettings {
-        address: Address::Tcp {
-            host: server.ip().to_string(),
-            port: server.port(),
-        },
-        credentials: None,
-        db: 0,
-    };
+    let server = ServerSettings::at(Address::Tcp {
+        host: server.ip().to_string(),
+        port: server.port(),
+    });
     Settings {
-        pools: vec![PoolSettings {
-            name: "default".to_owned(),
-            kind: PoolKind::Single(server),
-            reads: Reads::default(),
-            flush: None,
-            announce: None,
-            shows: Shows::default(),
-            address_map: Default::default(),
-            tls: false,
-        }],
+        pools: vec![PoolSettings::new("default", PoolKind::Single(server))],
         ..Settings::default()
     }
 }

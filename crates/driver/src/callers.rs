@@ -16,14 +16,16 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use respool_engine::{Engine, Fate, Peer, SessionId};
 use rustix::io::Errno;
 use rustix::thread::futex;
+use rustix::time::Timespec;
 
+use crate::lock;
 use crate::mailbox::Mailbox;
 
 /// The most bytes that a caller has written and its worker has not taken, for each pipe.
@@ -72,7 +74,8 @@ impl Gate {
     /// earlier.
     fn sleep(&self, seen: u32, deadline: Option<Instant>) {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-        let timeout = left.map(timespec);
+        // A time beyond the range of the kernel is none.
+        let timeout = left.and_then(|left| Timespec::try_from(left).ok());
         // Any outcome is a reason to look again: a change of the word, a signal, the deadline.
         let _ = futex::wait(&self.word, futex::Flags::PRIVATE, seen, timeout.as_ref());
     }
@@ -81,13 +84,6 @@ impl Gate {
         self.word.fetch_add(1, Ordering::Release);
         let _: Result<usize, Errno> =
             futex::wake(&self.word, futex::Flags::PRIVATE, i32::MAX as u32);
-    }
-}
-
-fn timespec(duration: Duration) -> rustix::time::Timespec {
-    rustix::time::Timespec {
-        tv_sec: i64::try_from(duration.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: duration.subsec_nanos().into(),
     }
 }
 
@@ -600,7 +596,7 @@ impl Callers {
         Some(entry.pipe)
     }
 
-    /// Ends a session whose caller waits no longer, and tells the caller the truth.
+    /// Ends a session that its caller has withdrawn, and tells the caller the truth.
     fn withdraw(
         &mut self,
         engine: &mut Engine,
@@ -747,17 +743,12 @@ impl Drop for Callers {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use respool_engine::settings::{
-        Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
-    };
+    use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
     use respool_engine::{Time, WorkerId};
+    use std::time::Duration;
 
     /// A worker's side without a worker: a test takes the turns.
     struct Side {
@@ -802,25 +793,12 @@ mod tests {
     }
 
     fn settings() -> Settings {
-        let server = ServerSettings {
-            address: Address::Tcp {
-                host: "server".to_owned(),
-                port: 1,
-            },
-            credentials: None,
-            db: 0,
-        };
+        let server = ServerSettings::at(Address::Tcp {
+            host: "server".to_owned(),
+            port: 1,
+        });
         Settings {
-            pools: vec![PoolSettings {
-                name: "default".to_owned(),
-                kind: PoolKind::Single(server),
-                reads: Reads::default(),
-                flush: None,
-                announce: None,
-                shows: Shows::default(),
-                address_map: Default::default(),
-                tls: false,
-            }],
+            pools: vec![PoolSettings::new("default", PoolKind::Single(server))],
             ..Settings::default()
         }
     }

@@ -36,20 +36,10 @@ mod tests {
 
     fn pool(name: &str, port: u16) -> PoolSettings {
         let host = "server".to_owned();
-        PoolSettings {
-            name: name.to_owned(),
-            kind: PoolKind::Single(ServerSettings {
-                address: Address::Tcp { host, port },
-                credentials: None,
-                db: 0,
-            }),
-            reads: Default::default(),
-            flush: None,
-            announce: None,
-            shows: Default::default(),
-            address_map: Default::default(),
-            tls: false,
-        }
+        PoolSettings::new(
+            name,
+            PoolKind::Single(ServerSettings::at(Address::Tcp { host, port })),
+        )
     }
 
     /// The count of a pool goes on when its servers change, and when it comes back. A removed pool

@@ -8,9 +8,7 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 
 use respool_driver::{ListenAddress, Setup, start};
-use respool_engine::settings::{
-    Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
-};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_protocol::request::{Found, RequestScanner};
 
 struct CountingAllocator;
@@ -191,16 +189,7 @@ fn no_request_allocates_in_the_steady_state() {
 }
 
 fn settings_of(server: ServerSettings) -> Settings {
-    let pool = PoolSettings {
-        name: "default".to_owned(),
-        kind: PoolKind::Single(server),
-        reads: Reads::default(),
-        flush: None,
-        announce: None,
-        shows: Shows::default(),
-        address_map: Default::default(),
-        tls: false,
-    };
+    let pool = PoolSettings::new("default", PoolKind::Single(server));
     Settings {
         pools: vec![pool],
         ..Settings::default()
@@ -215,11 +204,7 @@ fn check_allocations(load: &ClientLoad) {
         host: "127.0.0.1".to_owned(),
         port,
     };
-    let server = ServerSettings {
-        address: local(port),
-        credentials: None,
-        db: 0,
-    };
+    let server = ServerSettings::at(local(port));
     let mut settings = settings_of(server);
     // The checks of the login allocate memory, and so does the log of slow requests.
     settings.timeouts.login_check_ms = 0;

@@ -10,9 +10,7 @@ use std::time::{Duration, Instant};
 
 use respool_driver::{CallerEnd, CallerSession, EndReason, ListenAddress, Running, Setup, start};
 use respool_engine::Fate;
-use respool_engine::settings::{
-    Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
-};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_testkit::servers::{ServerProcess, any_server};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -22,25 +20,12 @@ fn server() -> ServerProcess {
 }
 
 fn settings_for(server: SocketAddr) -> Settings {
-    let server = ServerSettings {
-        address: Address::Tcp {
-            host: server.ip().to_string(),
-            port: server.port(),
-        },
-        credentials: None,
-        db: 0,
-    };
+    let server = ServerSettings::at(Address::Tcp {
+        host: server.ip().to_string(),
+        port: server.port(),
+    });
     Settings {
-        pools: vec![PoolSettings {
-            name: "default".to_owned(),
-            kind: PoolKind::Single(server),
-            reads: Reads::default(),
-            flush: None,
-            announce: None,
-            shows: Shows::default(),
-            address_map: Default::default(),
-            tls: false,
-        }],
+        pools: vec![PoolSettings::new("default", PoolKind::Single(server))],
         ..Settings::default()
     }
 }
@@ -289,7 +274,7 @@ fn end_of_the_worker_ends_its_callers() {
     assert_eq!(end_of(&late), ended(Some(Fate::NotSent)));
 }
 
-/// A drain answers what has come, and takes no new caller.
+/// A drain answers the requests that have come, and takes no new caller.
 #[test]
 fn drain_answers_callers() {
     let server = server();

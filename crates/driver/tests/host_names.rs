@@ -8,9 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_driver::{ListenAddress, Resolve, Running, Setup, start_with};
-use respool_engine::settings::{
-    Address, PoolKind, PoolSettings, Reads, ServerSettings, Settings, Shows,
-};
+use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -117,22 +115,9 @@ fn start_worker(resolver: &Arc<Resolver>) -> (Running, TcpStream) {
         host: host.to_owned(),
         port,
     };
-    let server = ServerSettings {
-        address: address("cache.example", 6379),
-        credentials: None,
-        db: 0,
-    };
+    let server = ServerSettings::at(address("cache.example", 6379));
     let settings = Settings {
-        pools: vec![PoolSettings {
-            name: "default".to_owned(),
-            kind: PoolKind::Single(server),
-            reads: Reads::default(),
-            flush: None,
-            announce: None,
-            shows: Shows::default(),
-            address_map: Default::default(),
-            tls: false,
-        }],
+        pools: vec![PoolSettings::new("default", PoolKind::Single(server))],
         ..Settings::default()
     };
     let setup = Setup {
@@ -266,28 +251,22 @@ fn readonly_server_has_its_name_looked_up_again() {
 /// Settings with one pool for each list of hosts: a plain server for one host, a Cluster for
 /// several seeds.
 fn pools_of(hosts: &[Vec<String>]) -> Settings {
-    let server = |host: &String| ServerSettings {
-        address: Address::Tcp {
+    let server = |host: &String| {
+        ServerSettings::at(Address::Tcp {
             host: host.clone(),
             port: 6379,
-        },
-        credentials: None,
-        db: 0,
+        })
     };
-    let pools = hosts.iter().enumerate().map(|(index, hosts)| PoolSettings {
-        name: format!("pool-{index}"),
-        kind: match &hosts[..] {
-            [host] => PoolKind::Single(server(host)),
-            seeds => PoolKind::Cluster {
-                seeds: seeds.iter().map(server).collect(),
+    let pools = hosts.iter().enumerate().map(|(index, hosts)| {
+        PoolSettings::new(
+            format!("pool-{index}"),
+            match &hosts[..] {
+                [host] => PoolKind::Single(server(host)),
+                seeds => PoolKind::Cluster {
+                    seeds: seeds.iter().map(server).collect(),
+                },
             },
-        },
-        reads: Reads::default(),
-        flush: None,
-        announce: None,
-        shows: Shows::default(),
-        address_map: Default::default(),
-        tls: false,
+        )
     });
     Settings {
         pools: pools.collect(),

@@ -217,11 +217,7 @@ fn start_worker(
     let mut settings = Settings {
         pools: vec![PoolSettings {
             name: "default".to_owned(),
-            kind: PoolKind::Single(ServerSettings {
-                address: local(server),
-                credentials: None,
-                db: 0,
-            }),
+            kind: PoolKind::Single(ServerSettings::at(local(server))),
             reads: Reads::default(),
             flush: None,
             announce: None,

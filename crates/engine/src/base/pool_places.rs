@@ -153,31 +153,18 @@ pub(crate) fn in_effect(pools: &[PoolSettings], place: u16) -> Option<u16> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::base::address_map::AddressMap;
+
     use crate::base::settings::{
-        Address, Credentials, FlushRule, PasswordSource, PrefixPool, Reads, ServerSettings, Shows,
+        Address, Credentials, FlushRule, PasswordSource, PrefixPool, Reads, ServerSettings,
     };
 
     fn server(port: u16) -> ServerSettings {
         let host = "server".to_owned();
-        ServerSettings {
-            address: Address::Tcp { host, port },
-            credentials: None,
-            db: 0,
-        }
+        ServerSettings::at(Address::Tcp { host, port })
     }
 
     fn pool(name: &str, port: u16) -> PoolSettings {
-        PoolSettings {
-            name: name.to_owned(),
-            kind: PoolKind::Single(server(port)),
-            reads: Reads::default(),
-            flush: None,
-            announce: None,
-            shows: Shows::default(),
-            address_map: AddressMap::default(),
-            tls: false,
-        }
+        PoolSettings::new(name, PoolKind::Single(server(port)))
     }
 
     fn with_prefix(name: &str, port: u16) -> PoolSettings {

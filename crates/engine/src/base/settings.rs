@@ -306,6 +306,20 @@ pub struct PoolSettings {
 }
 
 impl PoolSettings {
+    /// A pool with these servers, and with defaults for all else.
+    pub fn new(name: impl Into<String>, kind: PoolKind) -> PoolSettings {
+        PoolSettings {
+            name: name.into(),
+            kind,
+            tls: false,
+            reads: Reads::default(),
+            flush: None,
+            announce: None,
+            shows: Shows::default(),
+            address_map: AddressMap::default(),
+        }
+    }
+
     /// Whether the pool is in use: clients may connect to it.
     pub fn is_in_use(&self) -> bool {
         !matches!(self.kind, PoolKind::Subpool | PoolKind::Ended { .. })
@@ -548,6 +562,17 @@ pub struct ServerSettings {
     pub credentials: Option<Credentials>,
     /// The database in which a session starts.
     pub db: u32,
+}
+
+impl ServerSettings {
+    /// A server without a login, with the database 0.
+    pub fn at(address: Address) -> ServerSettings {
+        ServerSettings {
+            address,
+            credentials: None,
+            db: 0,
+        }
+    }
 }
 
 /// An address where a process listens.

@@ -61,16 +61,7 @@ pub(crate) fn plane_with_pool(kind: PoolKind) -> DataPlane {
 
 /// The settings of a pool of this kind.
 fn pool_of(kind: PoolKind) -> PoolSettings {
-    PoolSettings {
-        name: String::from("pool"),
-        kind,
-        reads: Default::default(),
-        flush: None,
-        announce: None,
-        shows: Default::default(),
-        address_map: Default::default(),
-        tls: false,
-    }
+    PoolSettings::new("pool", kind)
 }
 
 /// The settings of a pool with the server at this port.
@@ -94,11 +85,7 @@ pub(crate) fn plane_of(settings: Settings) -> DataPlane {
 /// The settings of the server at this port of the host `server`.
 pub(crate) fn server_at(port: u16) -> ServerSettings {
     let host = String::from("server");
-    ServerSettings {
-        address: Address::Tcp { host, port },
-        credentials: None,
-        db: 0,
-    }
+    ServerSettings::at(Address::Tcp { host, port })
 }
 
 /// A session of the only pool.

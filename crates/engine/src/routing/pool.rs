@@ -787,15 +787,11 @@ mod tests {
     use respool_protocol::hashing::PredixyHash;
 
     use super::*;
-    use crate::base::settings::{Address, Shows};
+    use crate::base::settings::Address;
 
     fn server(port: u16) -> ServerSettings {
         let host = "server".to_owned();
-        ServerSettings {
-            address: Address::Tcp { host, port },
-            credentials: None,
-            db: 0,
-        }
+        ServerSettings::at(Address::Tcp { host, port })
     }
 
     /// Each kind of pool with so many servers, seeds or primaries.
@@ -835,16 +831,7 @@ mod tests {
     }
 
     fn pool(kind: PoolKind) -> PoolSettings {
-        PoolSettings {
-            name: "pool".to_owned(),
-            kind,
-            reads: Reads::default(),
-            flush: None,
-            announce: None,
-            shows: Shows::default(),
-            address_map: AddressMap::default(),
-            tls: false,
-        }
+        PoolSettings::new("pool", kind)
     }
 
     proptest! {

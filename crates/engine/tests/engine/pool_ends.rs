@@ -23,11 +23,7 @@ const HOLD_MS: u32 = 2_000;
 
 fn server(port: u16) -> ServerSettings {
     let host = "server".to_owned();
-    ServerSettings {
-        address: Address::Tcp { host, port },
-        credentials: None,
-        db: 0,
-    }
+    ServerSettings::at(Address::Tcp { host, port })
 }
 
 fn pool(name: &str, port: u16) -> PoolSettings {

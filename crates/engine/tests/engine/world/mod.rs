@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use respool_engine::settings::{
     Address, Aim, LostSubscriptions, PoolKind, PoolSettings, PrefixPool, Reads, ServerDownError,
-    ServerSettings, Settings, Shows,
+    ServerSettings, Settings,
 };
 use respool_engine::{
     Action, Engine, Event, LinkId, Peer, SessionId, SubscriberCounts, TICK_MS, Time, Usage,
@@ -31,24 +31,11 @@ pub(crate) fn without_lanes(mut settings: Settings) -> Settings {
 
 /// Settings with one server, without coalescing, and else with defaults.
 pub(crate) fn settings() -> Settings {
-    let server = ServerSettings {
-        address: Address::Tcp {
-            host: "server".to_owned(),
-            port: 1,
-        },
-        credentials: None,
-        db: 0,
-    };
-    let pool = PoolSettings {
-        name: "default".to_owned(),
-        kind: PoolKind::Single(server),
-        reads: Reads::default(),
-        flush: None,
-        announce: None,
-        shows: Shows::default(),
-        address_map: Default::default(),
-        tls: false,
-    };
+    let server = ServerSettings::at(Address::Tcp {
+        host: "server".to_owned(),
+        port: 1,
+    });
+    let pool = PoolSettings::new("default", PoolKind::Single(server));
     let mut settings = Settings {
         pools: vec![pool],
         ..Settings::default()
@@ -70,13 +57,11 @@ pub(crate) fn settings() -> Settings {
 /// Settings with this many servers, among which keys are divided by their slots.
 pub(crate) fn sharded(servers: u16) -> Settings {
     let mut settings = settings();
-    let shards = (1..=servers).map(|port| ServerSettings {
-        address: Address::Tcp {
+    let shards = (1..=servers).map(|port| {
+        ServerSettings::at(Address::Tcp {
             host: "server".to_owned(),
             port,
-        },
-        credentials: None,
-        db: 0,
+        })
     });
     let placement = Placement::predixy(PredixyHash::Crc16, None, servers.into());
     settings.pools[0].kind = PoolKind::Sharded {
@@ -89,13 +74,11 @@ pub(crate) fn sharded(servers: u16) -> Settings {
 /// Settings with the nodes of a Cluster, each with its share of the slots ([`Owners::said`]).
 pub(crate) fn cluster(nodes: u16) -> Settings {
     let mut settings = settings();
-    let seeds = (1..=nodes).map(|port| ServerSettings {
-        address: Address::Tcp {
+    let seeds = (1..=nodes).map(|port| {
+        ServerSettings::at(Address::Tcp {
             host: "server".to_owned(),
             port,
-        },
-        credentials: None,
-        db: 0,
+        })
     });
     settings.pools[0].kind = PoolKind::Cluster {
         seeds: seeds.collect(),
@@ -118,14 +101,10 @@ pub(crate) const OF_THE_LAST: &str = "k1";
 pub(crate) fn parted(servers: u16) -> Settings {
     let mut settings = pool_of(servers);
     let first = settings.pools[0].kind.clone();
-    let last = ServerSettings {
-        address: Address::Tcp {
-            host: "server".to_owned(),
-            port: servers + 1,
-        },
-        credentials: None,
-        db: 0,
-    };
+    let last = ServerSettings::at(Address::Tcp {
+        host: "server".to_owned(),
+        port: servers + 1,
+    });
     let subpool = |prefix: &str, kind| PrefixPool {
         prefix: prefix.into(),
         strip: false,
