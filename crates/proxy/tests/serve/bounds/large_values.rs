@@ -1,8 +1,8 @@
 //! Values from empty to the largest that Redis takes: cut through, whole, in order, in bounded
 //! memory.
 
-use std::sync::LazyLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -23,6 +23,13 @@ fn block(number: usize) -> Vec<u8> {
     let mut bytes = PATTERN[7 * number..][..MIB].to_vec();
     bytes[..8].copy_from_slice(&(number as u64).to_be_bytes());
     bytes
+}
+
+/// Lets one test of this file run at a time. Each moves hundreds of megabytes, and two of them at
+/// once fill both cores, so that requests beside them wait for the machine and not for respool.
+fn alone() -> MutexGuard<'static, ()> {
+    static RUNNING: Mutex<()> = Mutex::new(());
+    RUNNING.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A client that works all the while on the same worker, and how often it got its right reply.
@@ -78,6 +85,7 @@ impl Bystander {
 /// A value of 512 MiB is cut through in bounded memory while other clients go on.
 #[test]
 fn value_of_512_mib_passes_in_bounded_memory() {
+    let _alone = alone();
     // A busy machine reads half a gigabyte no faster than it does.
     let target = proxied(&Options::with(&[
         "--session-stall-ms=60s",
@@ -121,6 +129,7 @@ fn value_of_512_mib_passes_in_bounded_memory() {
 
 #[test]
 fn values_of_every_size_keep_their_place_between_small_ones() {
+    let _alone = alone();
     on_every_target(&Options::default(), |target| {
         let mut client = target.client();
         let kib = 1 << 10;
@@ -181,6 +190,7 @@ fn values_of_every_size_keep_their_place_between_small_ones() {
 
 #[test]
 fn a_request_of_very_many_arguments_is_answered_as_any_other() {
+    let _alone = alone();
     on_every_target(&Options::default(), |target| {
         let mut client = target.client();
         for count in [1_000, 30_000, 300_000] {
@@ -232,6 +242,7 @@ fn slow_reader(size: usize) -> (Target, Result<(), std::io::Error>) {
 /// A slow reader of a large value gets it whole and delays no other client.
 #[test]
 fn slow_reader_of_a_large_value_delays_no_client() {
+    let _alone = alone();
     let size = 20 * MIB;
     let (target, result) = slow_reader(size);
     result.expect("respool holds the value until the client reads it");
@@ -243,6 +254,7 @@ fn slow_reader_of_a_large_value_delays_no_client() {
 /// A slow reader of more bytes than respool may hold delays no other client.
 #[test]
 fn slow_reader_beyond_the_buffer_delays_no_client() {
+    let _alone = alone();
     let size = 200 * MIB;
     let (target, result) = slow_reader(size);
     let proxy = target.proxy();
@@ -258,6 +270,7 @@ fn slow_reader_beyond_the_buffer_delays_no_client() {
 /// The server closes the link that owes more than it may; others go on at once with the next one.
 #[test]
 fn link_closed_for_its_output_fails_nothing_unsent() {
+    let _alone = alone();
     let target = proxied(&Options::default());
     let mut direct = target.direct_client();
     let bound = b"normal 8388608 8388608 1".as_slice();
@@ -292,8 +305,9 @@ fn link_closed_for_its_output_fails_nothing_unsent() {
 /// The time that others wait counts over all slow clients, though their writes cannot be retried.
 #[test]
 fn clients_that_read_nothing_hold_up_no_writers() {
+    let _alone = alone();
     let target = proxied(&Options::with(&[
-        "--head-of-line-stall-ms=300",
+        "--head-of-line-stall-ms=100",
         "--request-timeout-ms=4s",
     ]));
     let value = vec![b'v'; 3 * MIB];
@@ -318,6 +332,7 @@ fn clients_that_read_nothing_hold_up_no_writers() {
 /// A request that arrives slowly runs whole and delays no other client.
 #[test]
 fn slow_sender_of_a_large_request_delays_no_client() {
+    let _alone = alone();
     let target = proxied(&Options::default());
     for size in [100_000, 8 * MIB] {
         let value: Vec<u8> = (0..size).map(|at| (at / 5) as u8).collect();
@@ -336,8 +351,12 @@ fn slow_sender_of_a_large_request_delays_no_client() {
 
 #[test]
 fn many_large_values_at_once_pass_in_bounded_memory() {
+    let _alone = alone();
     // The test is about memory: on a busy machine all of them together may take long.
-    let target = proxied(&Options::with(&["--request-timeout-ms=120s"]));
+    let target = proxied(&Options::with(&[
+        "--request-timeout-ms=120s",
+        "--connect-timeout-ms=60s",
+    ]));
     let (clients, size) = (40, 10 * MIB);
     thread::scope(|scope| {
         for number in 0..clients {
@@ -373,6 +392,7 @@ fn many_large_values_at_once_pass_in_bounded_memory() {
 
 #[test]
 fn a_large_request_that_is_never_finished_is_never_executed() {
+    let _alone = alone();
     let target = proxied(&Options::default());
     let value = vec![b'x'; 4 * MIB];
     let bytes = request(&[b"SET", b"unfinished".as_slice(), &value]);
