@@ -427,12 +427,12 @@ fn each_kind_of_event_is_published() {
         };
         // Whether an event concerns the instance of this kind and name at this port.
         let is_about = |event: &FailoverEvent, kind, name: &str, port| match event {
-            FailoverEvent::Down { who, .. }
-            | FailoverEvent::Up { who, .. }
-            | FailoverEvent::Rebooted { who } => {
-                who.kind == kind
-                    && who.name == name
-                    && who.endpoint.as_ref().is_some_and(|at| at.port == port)
+            FailoverEvent::Down { instance, .. }
+            | FailoverEvent::Up { instance, .. }
+            | FailoverEvent::Rebooted { instance } => {
+                instance.kind == kind
+                    && instance.name == name
+                    && instance.endpoint.as_ref().is_some_and(|at| at.port == port)
             }
             _ => false,
         };

@@ -86,21 +86,21 @@ pub enum FailoverEvent {
     /// A server or Sentinel is down: `+sdown`, `+odown`.
     Down {
         /// The server or Sentinel.
-        who: Instance,
+        instance: Instance,
         /// Whether a quorum of Sentinels agrees: `+odown`.
         is_agreed: bool,
     },
     /// A server or Sentinel is no longer down: `-sdown`, `-odown`.
     Up {
         /// The server or Sentinel.
-        who: Instance,
+        instance: Instance,
         /// Whether it ends a state on which a quorum agreed: `-odown`.
         is_agreed: bool,
     },
     /// A server has restarted, without its unsaved data: `+reboot`.
     Rebooted {
         /// The server.
-        who: Instance,
+        instance: Instance,
     },
     /// The replicas have changed, or a replica has changed its primary or role: ask for them.
     Replicas {
@@ -152,9 +152,9 @@ impl FailoverEvent {
             | FailoverEvent::Replicas { name }
             | FailoverEvent::Sentinels { name }
             | FailoverEvent::Names { name } => name,
-            FailoverEvent::Down { who, .. }
-            | FailoverEvent::Up { who, .. }
-            | FailoverEvent::Rebooted { who } => &who.name,
+            FailoverEvent::Down { instance, .. }
+            | FailoverEvent::Up { instance, .. }
+            | FailoverEvent::Rebooted { instance } => &instance.name,
         }
     }
 
@@ -185,15 +185,15 @@ impl FailoverEvent {
                 FailoverEvent::Promoted { name, to }
             }
             b"+sdown" | b"+odown" => FailoverEvent::Down {
-                who: words.instance()?,
+                instance: words.instance()?,
                 is_agreed: channel == b"+odown",
             },
             b"-sdown" | b"-odown" => FailoverEvent::Up {
-                who: words.instance()?,
+                instance: words.instance()?,
                 is_agreed: channel == b"-odown",
             },
             b"+reboot" => FailoverEvent::Rebooted {
-                who: words.instance()?,
+                instance: words.instance()?,
             },
             b"+slave" | b"+slave-reconf-done" | b"+role-change" | b"-role-change" => {
                 match words.instance()? {
@@ -382,7 +382,7 @@ mod tests {
                 "+sdown",
                 "master m h 6",
                 FailoverEvent::Down {
-                    who: instance(Kind::Primary, "m", at("h", 6)),
+                    instance: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: false,
                 },
             ),
@@ -390,7 +390,7 @@ mod tests {
                 "+odown",
                 "master m h 6 #quorum 2/2",
                 FailoverEvent::Down {
-                    who: instance(Kind::Primary, "m", at("h", 6)),
+                    instance: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: true,
                 },
             ),
@@ -398,7 +398,7 @@ mod tests {
                 "-sdown",
                 "slave h:7 h 7 @ m h 6",
                 FailoverEvent::Up {
-                    who: instance(Kind::Replica, "m", at("h", 7)),
+                    instance: instance(Kind::Replica, "m", at("h", 7)),
                     is_agreed: false,
                 },
             ),
@@ -406,7 +406,7 @@ mod tests {
                 "-odown",
                 "master m h 6",
                 FailoverEvent::Up {
-                    who: instance(Kind::Primary, "m", at("h", 6)),
+                    instance: instance(Kind::Primary, "m", at("h", 6)),
                     is_agreed: true,
                 },
             ),
@@ -414,7 +414,7 @@ mod tests {
                 "-sdown",
                 "sentinel id h 0 @ m h 6",
                 FailoverEvent::Up {
-                    who: instance(Kind::Sentinel, "m", None),
+                    instance: instance(Kind::Sentinel, "m", None),
                     is_agreed: false,
                 },
             ),
@@ -422,7 +422,7 @@ mod tests {
                 "+reboot",
                 "master m h 6",
                 FailoverEvent::Rebooted {
-                    who: instance(Kind::Primary, "m", at("h", 6)),
+                    instance: instance(Kind::Primary, "m", at("h", 6)),
                 },
             ),
         ] {
@@ -587,10 +587,10 @@ mod tests {
             let switched = FailoverEvent::Switched { name: name.clone(), from: from.clone(), to: to.clone() };
             let read = event("+switch-master", &format!("{name} {from_text} {to_text}{more}"));
             prop_assert_eq!(read, Ok(Some(switched)));
-            let down = FailoverEvent::Down { who: instance(Kind::Replica, &name, from), is_agreed: false };
+            let down = FailoverEvent::Down { instance: instance(Kind::Replica, &name, from), is_agreed: false };
             let read = event("+sdown", &format!("slave x {from_text} @ {name} {to_text}{more}"));
             prop_assert_eq!(read, Ok(Some(down)));
-            let down = FailoverEvent::Down { who: instance(Kind::Primary, &name, to), is_agreed: true };
+            let down = FailoverEvent::Down { instance: instance(Kind::Primary, &name, to), is_agreed: true };
             prop_assert_eq!(event("+odown", &format!("master {name} {to_text}{more}")), Ok(Some(down)));
         }
 
