@@ -378,8 +378,8 @@ impl BatchOrder {
         for count in &blocks.of_section {
             let section = section.of(*count);
             let from = section.member.beginning().len();
-            // Field by field: a copy that is changed then takes a detour by the stack, in pieces that
-            // the processor cannot forward, and this is most of the loop's time.
+            // Field by field. A copy that is changed afterwards goes through the stack, in pieces
+            // that the processor cannot forward. That took most of the loop's time.
             let sent = |member: BatchMember| {
                 let entry = batch.entry(member);
                 Entry {

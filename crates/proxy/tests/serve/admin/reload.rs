@@ -54,7 +54,7 @@ impl Reloadable {
             vec!["--config".into(), file(folder.path()).display().to_string()]
         });
         let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-        // A test that counts descriptors counts those of the links of both workers, and of no client.
+        // A test that counts descriptors counts those of both workers' links, and of no client.
         wait_until("each worker has its link", SOON, || {
             proxy.log().matches("link up").count() >= 2
         });
