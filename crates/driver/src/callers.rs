@@ -174,7 +174,7 @@ struct PipeState {
 enum Wish {
     /// Take the requests back, and tell their fate.
     Withdraw,
-    /// The caller is gone.
+    /// The caller is gone, and its replies are dropped.
     Leave,
 }
 
@@ -523,13 +523,20 @@ impl Callers {
             self.deliver(engine, id);
         }
         if leaves {
-            self.remove(id, sessions);
-            engine.handle_session_lost(id);
+            self.end_input(engine, id, sessions);
         }
         count
     }
 
-    /// Ends the session of a caller that has left, if it has written nothing more.
+    /// The caller has left. Its requests are executed, as those of a closed connection are.
+    fn end_input(&mut self, engine: &mut Engine, id: SessionId, sessions: SessionCount<'_>) {
+        engine.handle_session_end(id);
+        if !engine.has_session(id) {
+            self.remove(id, sessions);
+        }
+    }
+
+    /// Ends the input of a caller that has left, if it has written nothing more.
     fn leave(&mut self, engine: &mut Engine, pipe: &Arc<Pipe>, sessions: SessionCount<'_>) {
         let mut state = lock(&pipe.state);
         if state.wish != Some(Wish::Leave) || !state.input.is_empty() || state.end.is_some() {
@@ -542,8 +549,7 @@ impl Callers {
         let session = state.session;
         drop(state);
         if let Some(id) = session {
-            self.remove(id, sessions);
-            engine.handle_session_lost(id);
+            self.end_input(engine, id, sessions);
         }
     }
 
@@ -636,8 +642,13 @@ impl Callers {
         let pipe = entry.pipe.clone();
         let mut state = lock(&pipe.state);
         let all = output.len();
-        let count = all.min(max.saturating_sub(state.output.len()));
-        state.output.extend_from_slice(&output[..count]);
+        let count = if state.wish == Some(Wish::Leave) {
+            all
+        } else {
+            let count = all.min(max.saturating_sub(state.output.len()));
+            state.output.extend_from_slice(&output[..count]);
+            count
+        };
         state.has_more = count < all;
         self.wake(&mut state);
         drop(state);
@@ -876,7 +887,7 @@ mod tests {
     fn caller_that_leaves_frees_its_place() {
         let mut side = Side::new();
         let (begun, unseen) = (side.sessions.open(0), side.sessions.open(0));
-        begun.write(PING);
+        begun.write(b"*1\r\n");
         side.turn();
         assert_eq!(side.count.load(Ordering::Relaxed), 1);
         drop(begun);
@@ -884,6 +895,21 @@ mod tests {
         side.turn();
         assert_eq!(side.count.load(Ordering::Relaxed), 0);
         assert_eq!(side.engine.counters().sessions, 0);
+    }
+
+    /// The requests of a caller that leaves keep their session until they are answered.
+    #[test]
+    fn caller_that_leaves_keeps_its_place_for_its_requests() {
+        let mut side = Side::new();
+        let (sent, unsent) = (side.sessions.open(0), side.sessions.open(0));
+        sent.write(PING);
+        side.turn();
+        unsent.write(PING);
+        drop(sent);
+        drop(unsent);
+        side.turn();
+        assert_eq!(side.count.load(Ordering::Relaxed), 2);
+        assert_eq!(side.engine.counters().sessions, 2);
     }
 
     #[test]

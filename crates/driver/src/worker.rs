@@ -1394,6 +1394,12 @@ impl WorkerLoop {
         }
         // Sockets that this turn closed must be closed before new clients get their indexes.
         self.finish_turn();
+        if let Some(callers) = &mut self.callers {
+            // Callers that wrote before the order came are in the queue by now.
+            let sessions = session_count(&self.shared, &self.settings);
+            self.read_bytes += callers.take(&mut self.engine, sessions);
+            callers.drain();
+        }
         // The kernel has already completed the connections of clients in the queue.
         self.ready_listeners = (0..self.listeners.len()).collect();
         self.accept_clients();
@@ -1409,9 +1415,6 @@ impl WorkerLoop {
         self.handshakes = Handshakes::default();
         // Requests that have arrived are still executed. Sessions with held input are not read.
         self.read_out(0..self.sessions.len(), DRAIN_READS_MAX);
-        if let Some(callers) = &mut self.callers {
-            callers.drain();
-        }
         self.engine.handle_drain();
     }
 

@@ -113,21 +113,20 @@ impl Engine {
     /// tick.
     pub fn deadline(&self) -> Option<Time> {
         let now = self.plane.now;
-        let plane = self.plane.deadline();
-        let all = [
-            plane,
-            self.pubsub.deadline(now),
-            self.redirects.deadline(now),
-        ];
+        let (plane, pubsub) = (self.plane.deadline(), self.pubsub.deadline(now));
+        let all = [plane, pubsub, self.redirects.deadline(now)];
         all.into_iter().flatten().min()
     }
 
     /// The bytes to write to this session.
     pub fn session_output(&self, session: SessionId) -> &[u8] {
-        self.plane
-            .sessions
-            .get(session)
-            .map_or(&[], |session| session.out.pending())
+        let session = self.plane.sessions.get(session);
+        session.map_or(&[], |session| session.out.pending())
+    }
+
+    /// Whether the session has not been closed.
+    pub fn has_session(&self, session: SessionId) -> bool {
+        self.plane.sessions.get(session).is_some()
     }
 
     /// The bytes to write to this link.
@@ -238,10 +237,9 @@ impl Engine {
         self.pinned.end_input(&mut self.plane, session, end);
     }
 
-    /// The caller of a session waits for no reply any more. Requests that have not left are taken
-    /// out, and the session closes. Returns the fate of its unanswered requests. `None`: all are
-    /// answered, and [`Engine::session_output`] had the last replies before this call. A session
-    /// that was closed before has the fate `Unknown`.
+    /// Closes a session, and takes out its requests that have not left. Returns the fate of its
+    /// unanswered requests. `None`: all are answered, and [`Engine::session_output`] had the last
+    /// replies before this call. A session that was closed before has the fate `Unknown`.
     pub fn withdraw(&mut self, session: SessionId) -> Option<Fate> {
         let fate = withdraw(&mut self.plane, session);
         self.plane.close(session, false);

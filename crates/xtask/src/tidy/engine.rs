@@ -18,7 +18,7 @@ const NO_COMPONENTS: [&str; 2] = ["plane", "tick_at"];
 
 /// Lines of all `impl Engine` blocks together, at most. This number may only shrink: a
 /// change that makes the blocks shorter lowers it.
-const LINES_MAX: usize = 2_384;
+const LINES_MAX: usize = 2_382;
 /// The same for `impl DataPlane`.
 const PLANE_LINES_MAX: usize = 10_900;
 /// A bound has to be lowered once the blocks are this much shorter.
