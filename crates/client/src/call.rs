@@ -133,8 +133,7 @@ impl Drop for Call {
 /// Refuses a request that would change the session for the next call.
 fn check<A: AsRef<[u8]>>(args: &[A]) -> Result<(), CallError> {
     if args.is_empty() {
-        let text = "a request has at least one argument, the command";
-        return Err(CallError::Invalid(text.into()));
+        return Err(CallError::without_arguments());
     }
     let Some(id) = commands::resolve(args.len(), |at| args[at].as_ref()) else {
         return Ok(());
@@ -147,7 +146,7 @@ fn check<A: AsRef<[u8]>>(args: &[A]) -> Result<(), CallError> {
     };
     match leaves_trace {
         true => Err(CallError::Invalid(format!(
-            "{} changes its connection, which other callers share: it cannot be called alone",
+            "{} changes its connection, which other callers share: send it in a session of its own",
             command.name.replace('|', " ").to_uppercase()
         ))),
         false => Ok(()),

@@ -32,19 +32,42 @@ impl CallError {
         }
     }
 
-    /// The error of a session that has ended without a reply.
+    /// The error of a call that has ended without a reply.
     pub(crate) fn of_end(end: CallerEnd) -> CallError {
         let text = match end.reason {
             EndReason::Withdrawn => "no reply has come within the limit of the caller",
-            EndReason::Closed => "the engine has closed the session; a notice says why",
-            EndReason::SessionsMax => "as many calls as sessions-max allows are under way",
-            EndReason::WorkerEnded => "the client has ended",
+            reason => text_of(reason),
         };
-        match end.fate {
-            Some(Fate::NotSent) => CallError::NotSent(text.into()),
-            // A reply that ends the session is whole.
-            Some(Fate::Unknown) | None => CallError::Unknown(text.into()),
+        // A reply that ends the session is whole, so a call without one has failed on the way.
+        CallError::of_fate(end.fate.unwrap_or(Fate::Unknown), text)
+    }
+
+    /// The error of a session that has ended, for its requests without a reply and for those that
+    /// would follow.
+    pub(crate) fn of_session_end(end: CallerEnd) -> CallError {
+        // If each request has its reply, only a request that follows fails.
+        CallError::of_fate(end.fate.unwrap_or(Fate::NotSent), text_of(end.reason))
+    }
+
+    /// The error for a request without a command.
+    pub(crate) fn without_arguments() -> CallError {
+        CallError::Invalid("a request has at least one argument, the command".into())
+    }
+
+    fn of_fate(fate: Fate, text: &str) -> CallError {
+        match fate {
+            Fate::NotSent => CallError::NotSent(text.into()),
+            Fate::Unknown => CallError::Unknown(text.into()),
         }
+    }
+}
+
+fn text_of(reason: EndReason) -> &'static str {
+    match reason {
+        EndReason::Withdrawn => "the caller has taken its requests back",
+        EndReason::Closed => "the engine has closed the session; a notice says why",
+        EndReason::SessionsMax => "as many sessions as sessions-max allows are in use",
+        EndReason::WorkerEnded => "the client has ended",
     }
 }
 

@@ -12,17 +12,21 @@
 //!
 //! - [`SharedClient::call`] blocks until the reply is there.
 //! - [`SharedClient::ask`] is a future for any executor.
+//! - [`SharedClient::session`] is for requests that stay in order without waiting for each other,
+//!   for transactions that watch keys, blocking commands and subscriptions.
 //! - [`SharedClient::within`] limits the time of calls. A call that is out of time is taken back if
 //!   it has not left, and so is the request of a future that is dropped.
 //! - [`CallError`] says whether a failed request may have been executed.
 //!
 //! Order holds between calls of which one has ended before the other began.
 //!
-//! Commands that change their connection (SELECT, MULTI, SUBSCRIBE) are refused: the next caller
-//! might get that connection.
+//! Commands that change their connection (SELECT, MULTI, SUBSCRIBE) are refused in calls: the next
+//! caller might get that connection. They are for an [`OrderedSession`], which belongs to one
+//! caller.
 
 mod call;
 mod error;
+mod session;
 mod sessions;
 
 use std::sync::Arc;
@@ -34,6 +38,7 @@ use respool_engine::settings::Settings;
 
 pub use call::PendingCall;
 pub use error::CallError;
+pub use session::OrderedSession;
 
 use crate::call::Call;
 use crate::sessions::Sessions;
@@ -46,7 +51,7 @@ const END_WAIT: Duration = Duration::from_secs(1);
 pub struct SharedClient(Arc<Core>);
 
 /// The part that all clones share.
-struct Core {
+pub(crate) struct Core {
     sessions: Sessions,
     /// `None` while it ends.
     running: Option<Running>,
@@ -115,6 +120,11 @@ impl SharedClient {
     /// if it has not left.
     pub fn ask<A: AsRef<[u8]>>(&self, args: &[A]) -> PendingCall {
         PendingCall::new(Call::begin(self.sessions(), args), self.clone())
+    }
+
+    /// Opens a session, which counts against `sessions-max` from its first request on.
+    pub fn session(&self) -> OrderedSession {
+        OrderedSession::new(self.sessions().open(), self.0.clone())
     }
 
     fn sessions(&self) -> &Sessions {

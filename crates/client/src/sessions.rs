@@ -23,7 +23,12 @@ impl Sessions {
     /// warm.
     pub(crate) fn take(&self) -> CallerSession {
         let unused = self.lock().pop();
-        unused.unwrap_or_else(|| self.callers.open(0))
+        unused.unwrap_or_else(|| self.open())
+    }
+
+    /// A new session.
+    pub(crate) fn open(&self) -> CallerSession {
+        self.callers.open(0)
     }
 
     /// Keeps a session for the next call, unless it has ended. All its replies have been read.
