@@ -44,7 +44,7 @@ pub(crate) struct Call {
 }
 
 impl Call {
-    /// Writes the request into a session.
+    /// Gives the request a session.
     pub(crate) fn begin<A: AsRef<[u8]>>(
         sessions: &Sessions,
         args: &[A],
@@ -52,16 +52,21 @@ impl Call {
         check(args)?;
         let mut request = Vec::new();
         encode::request(&mut request, args);
-        let session = sessions.take();
-        let written = session.write(&request);
         Ok(Call {
-            session: Some(session),
+            session: Some(sessions.take()),
             request,
-            written,
+            written: 0,
             reply: Vec::new(),
             scanner: ReplyScanner::default(),
             scanned: 0,
         })
+    }
+
+    /// Writes the request as far as it goes.
+    fn send(&mut self) {
+        if let Some(session) = &self.session {
+            self.written = session.write(&self.request);
+        }
     }
 
     /// Blocks until the reply is there. At the deadline the request is taken back if it has not
@@ -85,10 +90,12 @@ impl Call {
         }
     }
 
-    /// Writes and reads as far as it goes. Returns the outcome of the call once it is there.
+    /// Writes and reads as far as it goes, before a wait. Returns the outcome of the call once it is there.
     fn step(&mut self, sessions: &Sessions) -> Option<Result<Vec<u8>, CallError>> {
         let session = self.session.as_ref()?;
-        self.written += session.write(&self.request[self.written..]);
+        if self.written < self.request.len() {
+            self.written += session.write_before_wait(&self.request[self.written..]);
+        }
         // The end comes behind the last bytes, so it is asked for first.
         let end = session.end();
         if session.read(&mut self.reply) {
@@ -108,7 +115,10 @@ impl Call {
         }
         let end = end?;
         self.session = None;
-        Some(Err(CallError::of_end(end)))
+        Some(Err(match self.written < self.request.len() {
+            true => CallError::unwritten(end),
+            false => CallError::of_end(end),
+        }))
     }
 
     /// The outcome that the whole reply tells.
@@ -162,7 +172,10 @@ pub struct PendingCall {
 }
 
 impl PendingCall {
-    pub(crate) fn new(call: Result<Call, CallError>, client: SharedClient) -> PendingCall {
+    pub(crate) fn new(mut call: Result<Call, CallError>, client: SharedClient) -> PendingCall {
+        if let Ok(call) = &mut call {
+            call.send();
+        }
         let call = Some(call);
         PendingCall { call, client }
     }

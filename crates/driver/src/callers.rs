@@ -25,8 +25,10 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use crate::helm::{Helm, TakenBack};
 use crate::lock;
 use crate::mailbox::Mailbox;
+use crate::worker::WorkerLoop;
 
 /// The most bytes that a caller has written and its worker has not taken, for each pipe.
 const INPUT_BYTES_MAX: usize = 64 << 10;
@@ -34,6 +36,8 @@ const INPUT_BYTES_MAX: usize = 64 << 10;
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// Room of a pipe that an idle caller keeps, bytes.
 const IDLE_BYTES_MAX: usize = 16 << 10;
+/// A worker stands aside after this many turns with one caller each.
+const LONE_TURNS: u32 = 64;
 /// The number of gates of a worker. Callers of that many turns wait apart from each other.
 const GATES: usize = 8;
 
@@ -96,6 +100,10 @@ pub(crate) struct CallerQueue {
     /// The number of turns in which pipes were taken.
     turns: AtomicU32,
     gates: [Gate; GATES],
+    /// The number of callers that wait for the worker.
+    waiting: AtomicUsize,
+    /// The place of a worker that stands aside.
+    helm: Helm,
     /// Its eventfd wakes the worker.
     mailbox: Arc<Mailbox>,
 }
@@ -114,6 +122,8 @@ impl CallerQueue {
             asleep: AtomicBool::new(false),
             turns: AtomicU32::new(0),
             gates: Default::default(),
+            waiting: AtomicUsize::new(0),
+            helm: Helm::default(),
             mailbox,
         }
     }
@@ -131,6 +141,36 @@ impl CallerQueue {
             self.mailbox.wake();
         }
         true
+    }
+
+    #[cfg(test)]
+    pub(crate) fn helm(&self) -> &Helm {
+        &self.helm
+    }
+
+    /// Lets callers lead: see [`Helm::stand_aside`].
+    pub(crate) fn stand_aside(&self, worker: Box<WorkerLoop>) -> Option<TakenBack> {
+        self.helm.stand_aside(worker, || self.needs_worker())
+    }
+
+    /// Whether callers need a turn that they do not take themselves.
+    fn needs_worker(&self) -> bool {
+        self.waiting.load(Ordering::SeqCst) > 0 || !lock(&self.listed).pipes.is_empty()
+    }
+
+    /// Changes how the caller of a pipe waits. Returns how it waited.
+    fn change_waits(&self, state: &mut PipeState, waits: CallerWait) -> CallerWait {
+        let waited = std::mem::replace(&mut state.waits, waits);
+        match (waited.is_waiting(), state.waits.is_waiting()) {
+            (false, true) => {
+                self.waiting.fetch_add(1, Ordering::SeqCst);
+            }
+            (true, false) => {
+                self.waiting.fetch_sub(1, Ordering::SeqCst);
+            }
+            _ => {}
+        }
+        waited
     }
 
     /// The gate for callers that are taken in the next turn.
@@ -158,6 +198,8 @@ struct PipeState {
     wish: Option<Wish>,
     /// How the caller waits.
     waits: CallerWait,
+    /// Whether the caller of the last write waits next, and may lead.
+    will_wait: bool,
     /// Whether the last write found too little room.
     wants_room: bool,
     /// Whether the worker has more output than there was room for.
@@ -189,6 +231,12 @@ enum CallerWait {
     Task(Waker),
 }
 
+impl CallerWait {
+    fn is_waiting(&self) -> bool {
+        !matches!(self, CallerWait::No)
+    }
+}
+
 impl Pipe {
     /// Lists the pipe, unless it is listed. The lock ends first.
     fn list(self: &Arc<Self>, mut state: MutexGuard<'_, PipeState>) {
@@ -206,7 +254,7 @@ impl Pipe {
         let mut state = lock(&self.state);
         let end = state.end_of_worker();
         state.end.get_or_insert(end);
-        let waits = std::mem::take(&mut state.waits);
+        let waits = self.queue.change_waits(&mut state, CallerWait::No);
         drop(state);
         match waits {
             CallerWait::No => {}
@@ -216,7 +264,8 @@ impl Pipe {
     }
 }
 
-/// The session of one caller. Dropping it closes the session.
+/// The session of one caller. Dropping it ends the input of the session: requests that were
+/// written are executed, and their replies are dropped.
 ///
 /// The methods may be called from any thread. Only one caller may wait at a time.
 #[derive(Debug)]
@@ -227,6 +276,18 @@ impl CallerSession {
     /// number of bytes that were taken. If it is less than all, wait and write the rest. A session
     /// that has ended takes none.
     pub fn write(&self, bytes: &[u8]) -> usize {
+        let count = self.write_as(false, bytes);
+        self.0.queue.helm.call_back();
+        count
+    }
+
+    /// As [`CallerSession::write`], for a caller that calls [`CallerSession::wait`] next. The bytes
+    /// may stay where they are until then.
+    pub fn write_before_wait(&self, bytes: &[u8]) -> usize {
+        self.write_as(true, bytes)
+    }
+
+    fn write_as(&self, will_wait: bool, bytes: &[u8]) -> usize {
         let mut state = lock(&self.0.state);
         if state.end.is_some() {
             return 0;
@@ -235,6 +296,7 @@ impl CallerSession {
         let count = bytes.len().min(room);
         state.wants_room = count < bytes.len();
         if count > 0 {
+            state.will_wait = will_wait;
             state.input.extend_from_slice(&bytes[..count]);
             self.0.list(state);
         }
@@ -269,27 +331,39 @@ impl CallerSession {
 
     /// Blocks until there is something to read, room to write or an end, or until the deadline.
     /// Returns `false` at the deadline.
+    ///
+    /// A lone caller takes the worker's turns meanwhile.
     pub fn wait(&self, deadline: Option<Instant>) -> bool {
+        let (pipe, queue) = (&self.0, &self.0.queue);
+        let is_ready = || lock(&pipe.state).is_ready();
+        if queue.helm.is_free() && queue.helm.lead(deadline, is_ready) && queue.needs_worker() {
+            queue.helm.call_back();
+        }
         loop {
-            let mut state = lock(&self.0.state);
+            let mut state = lock(&pipe.state);
             if state.is_ready() {
-                state.waits = CallerWait::No;
+                let former = queue.change_waits(&mut state, CallerWait::No);
+                drop(state);
+                drop(former);
                 return true;
             }
             let gate = match state.waits {
                 CallerWait::Asleep(gate) => gate,
-                _ => self.0.queue.next_gate(),
+                _ => queue.next_gate(),
             };
-            state.waits = CallerWait::Asleep(gate);
+            let former = queue.change_waits(&mut state, CallerWait::Asleep(gate));
             // The worker changes the word after it has found `Asleep` under the lock.
-            let seen = self.0.queue.gates[gate].word.load(Ordering::Acquire);
+            let seen = queue.gates[gate].word.load(Ordering::Acquire);
+            // The end of a waker may run code of the caller.
             drop(state);
+            drop(former);
             if deadline.is_some_and(|at| Instant::now() >= at) {
-                let mut state = lock(&self.0.state);
-                state.waits = CallerWait::No;
+                let mut state = lock(&pipe.state);
+                queue.change_waits(&mut state, CallerWait::No);
                 return state.is_ready();
             }
-            self.0.queue.gates[gate].sleep(seen, deadline);
+            queue.helm.call_back();
+            queue.gates[gate].sleep(seen, deadline);
         }
     }
 
@@ -302,10 +376,13 @@ impl CallerSession {
             true => CallerWait::No,
             false => CallerWait::Task(waker),
         };
-        let former = std::mem::replace(&mut state.waits, waits);
+        let former = self.0.queue.change_waits(&mut state, waits);
         // The end of a waker may run code of the caller.
         drop(state);
         drop(former);
+        if !is_ready {
+            self.0.queue.helm.call_back();
+        }
         match is_ready {
             true => Poll::Ready(()),
             false => Poll::Pending,
@@ -318,6 +395,7 @@ impl CallerSession {
         let mut state = lock(&self.0.state);
         state.wish.get_or_insert(Wish::Withdraw);
         self.0.list(state);
+        self.0.queue.helm.call_back();
     }
 }
 
@@ -326,7 +404,10 @@ impl Drop for CallerSession {
         let mut state = lock(&self.0.state);
         // A withdrawal stays one.
         state.wish.get_or_insert(Wish::Leave);
+        let former = self.0.queue.change_waits(&mut state, CallerWait::No);
         self.0.list(state);
+        drop(former);
+        self.0.queue.helm.call_back();
     }
 }
 
@@ -393,6 +474,8 @@ pub(crate) struct Callers {
     is_draining: bool,
     /// Whether callers have filled the last turn. Then sockets have this one.
     has_filled: bool,
+    /// The number of turns in a row that had one caller each. Turns without a caller do not count.
+    lone_turns: u32,
 }
 
 #[derive(Debug)]
@@ -422,7 +505,22 @@ impl Callers {
             tasks: Vec::new(),
             is_draining: false,
             has_filled: false,
+            lone_turns: 0,
         }
+    }
+
+    pub(crate) fn queue(&self) -> &Arc<CallerQueue> {
+        &self.queue
+    }
+
+    /// Whether callers come one by one, and none of them waits.
+    pub(crate) fn serve_lone_callers(&self) -> bool {
+        self.lone_turns >= LONE_TURNS && self.taken.is_empty() && !self.queue.needs_worker()
+    }
+
+    /// The callers of the last turns do not count as lone any more.
+    pub(crate) fn forget_lone_callers(&mut self) {
+        self.lone_turns = 0;
     }
 
     /// Whether no caller waits for the worker, so that the worker may sleep. Then the next caller
@@ -450,20 +548,7 @@ impl Callers {
     /// Sessions begin first, at the beginning of a turn: all sessions that ended have lost their
     /// sockets and pipes. The index of a session that ends in this turn may still have one.
     pub(crate) fn take(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) -> usize {
-        std::mem::swap(&mut lock(&self.queue.listed).pipes, &mut self.spare_list);
-        if !self.spare_list.is_empty() {
-            self.queue.turns.fetch_add(1, Ordering::Relaxed);
-            let mut listed = std::mem::take(&mut self.spare_list);
-            // The places of callers that have left are free for those that begin.
-            for pipe in &listed {
-                self.leave(engine, pipe, sessions);
-            }
-            for pipe in &listed {
-                self.begin(engine, pipe, sessions);
-            }
-            self.taken.extend(listed.drain(..));
-            self.spare_list = listed;
-        }
+        self.take_list(engine, sessions);
         if std::mem::take(&mut self.has_filled) {
             return 0;
         }
@@ -476,6 +561,29 @@ impl Callers {
             }
         }
         bytes
+    }
+
+    /// Takes the pipes that are listed out of the queue. Sessions end and begin.
+    fn take_list(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) {
+        std::mem::swap(&mut lock(&self.queue.listed).pipes, &mut self.spare_list);
+        if !self.spare_list.is_empty() {
+            self.queue.turns.fetch_add(1, Ordering::Relaxed);
+            let mut listed = std::mem::take(&mut self.spare_list);
+            let is_lone = listed.len() == 1
+                && self.queue.waiting.load(Ordering::Relaxed) <= 1
+                && lock(&listed[0].state).will_wait;
+            self.lone_turns = if is_lone { self.lone_turns + 1 } else { 0 };
+            // A caller that has left frees its place, if its requests are answered, for those that
+            // begin.
+            for pipe in &listed {
+                self.leave(engine, pipe, sessions);
+            }
+            for pipe in &listed {
+                self.begin(engine, pipe, sessions);
+            }
+            self.taken.extend(listed.drain(..));
+            self.spare_list = listed;
+        }
     }
 
     fn take_pipe(
@@ -528,8 +636,11 @@ impl Callers {
         count
     }
 
-    /// The caller has left. Its requests are executed, as those of a closed connection are.
+    /// The caller has left. Its requests are executed, as those of a closed connection are, and
+    /// their replies are dropped.
     fn end_input(&mut self, engine: &mut Engine, id: SessionId, sessions: SessionCount<'_>) {
+        // The engine may hold replies for which the pipe had no room.
+        self.deliver(engine, id);
         engine.handle_session_end(id);
         if !engine.has_session(id) {
             self.remove(id, sessions);
@@ -590,8 +701,13 @@ impl Callers {
         });
     }
 
-    /// No session begins any more.
-    pub(crate) fn drain(&mut self) {
+    /// Takes all that callers have written, also beyond the bound of a turn. Then no session
+    /// begins any more.
+    pub(crate) fn drain(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) {
+        self.take_list(engine, sessions);
+        while let Some(pipe) = self.taken.pop_front() {
+            self.take_pipe(engine, &pipe, sessions);
+        }
         self.is_draining = true;
     }
 
@@ -643,6 +759,7 @@ impl Callers {
         let mut state = lock(&pipe.state);
         let all = output.len();
         let count = if state.wish == Some(Wish::Leave) {
+            state.output = Vec::new();
             all
         } else {
             let count = all.min(max.saturating_sub(state.output.len()));
@@ -707,7 +824,7 @@ impl Callers {
 
     /// Notes that the end of the turn wakes the caller.
     fn wake(&mut self, state: &mut PipeState) {
-        match std::mem::take(&mut state.waits) {
+        match self.queue.change_waits(state, CallerWait::No) {
             CallerWait::No => {}
             CallerWait::Asleep(gate) => self.gates[gate] = true,
             CallerWait::Task(waker) => self.tasks.push(waker),
@@ -789,6 +906,12 @@ mod tests {
             }
         }
 
+        fn drain(&mut self) {
+            let (count, max) = (&self.count, 100);
+            let sessions = SessionCount { count, max };
+            self.callers.drain(&mut self.engine, sessions);
+        }
+
         /// Takes a turn. Returns the number of bytes that callers had written.
         fn turn(&mut self) -> usize {
             let (count, max) = (&self.count, 100);
@@ -830,10 +953,26 @@ mod tests {
         assert_eq!(side.count.load(Ordering::Relaxed), 0);
     }
 
+    /// Callers that wrote before a drain are taken, also if that is more than a turn takes.
+    #[test]
+    fn drain_takes_all_that_was_written() {
+        let mut side = Side::new();
+        let sessions: Vec<_> = (0..3).map(|_| side.sessions.open(0)).collect();
+        for session in &sessions {
+            session.write(PING);
+        }
+        side.callers.has_filled = true;
+        side.drain();
+        assert_eq!(side.engine.counters().sessions, 3);
+        for session in sessions {
+            assert!(lock(&session.0.state).input.is_empty());
+        }
+    }
+
     #[test]
     fn drain_begins_no_session() {
         let mut side = Side::new();
-        side.callers.drain();
+        side.drain();
         let session = side.sessions.open(0);
         session.write(PING);
         assert_eq!(side.turn(), 0);

@@ -10,6 +10,7 @@ mod callers;
 mod child;
 mod errors_by_name;
 mod handshakes;
+mod helm;
 mod listen;
 mod look_ups;
 mod mailbox;
@@ -608,15 +609,21 @@ impl Running {
     /// Waits until every worker has ended, usually after [`Running::drain`]. After `limit` it
     /// closes the sessions that are left. Returns the number of these sessions.
     pub fn join(self, limit: Duration) -> usize {
+        // A task that a worker wakes may drop the last owner: a worker does not wait for itself.
+        let own = std::thread::current().id();
+        let (others, itself): (Vec<_>, Vec<_>) = self
+            .workers
+            .into_iter()
+            .partition(|(_, thread)| thread.thread().id() != own);
         let end = Instant::now() + limit;
-        while Instant::now() < end && self.workers.iter().any(|(_, thread)| !thread.is_finished()) {
+        while Instant::now() < end && others.iter().any(|(_, thread)| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        for (mailbox, _) in &self.workers {
+        for (mailbox, _) in others.iter().chain(&itself) {
             mailbox.send(WorkerOrder::Stop);
         }
         drop(self.files);
-        self.workers
+        others
             .into_iter()
             .map(|(_, thread)| thread.join().unwrap_or(0))
             .sum()

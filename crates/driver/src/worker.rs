@@ -104,6 +104,8 @@ const SESSION_READ_BYTES: usize = 64 << 10;
 const LINK_READ_BYTES: usize = 256 << 10;
 /// Most events taken from the kernel in one turn.
 const EVENTS_MAX: usize = 1024;
+/// The same for a turn of a caller.
+const LED_EVENTS_MAX: usize = 16;
 /// Most reads of one session at the start of a drain. A client that keeps sending must not delay
 /// the drain.
 const DRAIN_READS_MAX: usize = 1024;
@@ -235,6 +237,29 @@ pub(crate) struct WorkerLoop {
     draining: bool,
 }
 
+/// The belongings of a thread that takes turns.
+pub(crate) struct TurnTools {
+    events: Vec<epoll::Event>,
+    /// Measures the worker's thread. `None`: another thread takes the turns.
+    meter: Option<Meter>,
+}
+
+impl TurnTools {
+    fn of_worker() -> TurnTools {
+        TurnTools {
+            events: Vec::with_capacity(EVENTS_MAX),
+            meter: Some(Meter::of_this_thread()),
+        }
+    }
+
+    pub(crate) fn of_caller() -> TurnTools {
+        TurnTools {
+            events: Vec::with_capacity(LED_EVENTS_MAX),
+            meter: None,
+        }
+    }
+}
+
 enum TurnOutcome {
     /// Another turn follows.
     Continue,
@@ -314,22 +339,67 @@ impl WorkerLoop {
     }
 
     /// Runs until an order to end or an error. Returns the number of sessions that were still open.
-    pub(crate) fn run(mut self) -> usize {
-        let mut events = Vec::with_capacity(EVENTS_MAX);
-        let mut meter = Meter::of_this_thread();
-        loop {
-            match self.turn(&mut events, &mut meter) {
-                Ok(TurnOutcome::Continue) => {}
-                Ok(TurnOutcome::End) => break,
-                Err(error) => {
-                    self.notify(Notice::WorkerFailed {
-                        worker: self.id.index,
-                        reason: error.to_string(),
-                    });
-                    break;
-                }
+    pub(crate) fn run(self) -> usize {
+        let mut worker = Box::new(self);
+        let mut tools = TurnTools::of_worker();
+        let mut until = None;
+        while worker.take_turn(&mut tools, until) {
+            until = None;
+            let Some(queue) = worker.queue_of_lone_callers() else {
+                continue;
+            };
+            let notify = worker.shared.notify.clone();
+            let index = worker.id.index;
+            let Some(back) = queue.stand_aside(worker) else {
+                let reason = "a caller has panicked in a turn".to_owned();
+                notify(Notice::WorkerFailed {
+                    worker: index,
+                    reason,
+                });
+                return 0;
+            };
+            worker = back.worker;
+            if back.has_ended {
+                break;
+            }
+            if back.was_led {
+                // It looks after its sockets and stands aside again.
+                until = Some(Instant::now());
+            } else if let Some(callers) = &mut worker.callers {
+                callers.forget_lone_callers();
             }
         }
+        worker.end()
+    }
+
+    /// Takes a turn. It waits for an event, but not longer than `until`. Returns whether another
+    /// turn follows.
+    pub(crate) fn take_turn(&mut self, tools: &mut TurnTools, until: Option<Instant>) -> bool {
+        match self.turn(tools, until) {
+            Ok(TurnOutcome::Continue) => true,
+            Ok(TurnOutcome::End) => false,
+            Err(error) => {
+                self.notify(Notice::WorkerFailed {
+                    worker: self.id.index,
+                    reason: error.to_string(),
+                });
+                false
+            }
+        }
+    }
+
+    /// The queue of callers, if the worker may stand aside for them: see [`crate::helm`].
+    fn queue_of_lone_callers(&self) -> Option<Arc<CallerQueue>> {
+        let callers = self.callers.as_ref()?;
+        let may_stand_aside = callers.serve_lone_callers()
+            && self.listeners.is_empty()
+            && !self.draining
+            && self.engine.deadline().is_none();
+        may_stand_aside.then(|| callers.queue().clone())
+    }
+
+    /// Ends the sessions. Returns the number of those with sockets.
+    fn end(mut self) -> usize {
         if let Some(callers) = &mut self.callers {
             callers.end_all(
                 &mut self.engine,
@@ -342,16 +412,14 @@ impl WorkerLoop {
         cut
     }
 
-    fn turn(
-        &mut self,
-        events: &mut Vec<epoll::Event>,
-        meter: &mut Meter,
-    ) -> io::Result<TurnOutcome> {
-        self.wait(events)?;
+    fn turn(&mut self, tools: &mut TurnTools, until: Option<Instant>) -> io::Result<TurnOutcome> {
+        let events = &mut tools.events;
+        self.wait(events, until)?;
         let now = self.now();
         self.engine.begin_turn(now);
         if self.engine.is_tick_due() {
-            self.engine.begin_tick(Some(meter.usage()));
+            self.engine
+                .begin_tick(tools.meter.as_mut().map(Meter::usage));
         }
         if let Some(callers) = &mut self.callers {
             let sessions = session_count(&self.shared, &self.settings);
@@ -539,7 +607,8 @@ impl WorkerLoop {
         (self.shared.notify)(notice);
     }
 
-    fn wait(&mut self, events: &mut Vec<epoll::Event>) -> io::Result<()> {
+    /// Waits for events, but not longer than `until`.
+    fn wait(&mut self, events: &mut Vec<epoll::Event>, until: Option<Instant>) -> io::Result<()> {
         let now = self.now();
         let due = self.engine.deadline();
         let has_callers = |callers: &Callers| !callers.may_sleep();
@@ -558,9 +627,14 @@ impl WorkerLoop {
             )?;
             self.alarm_at = Some(due);
         }
-        let at_once = timespec(Duration::ZERO);
-        let timeout = poll.then_some(&at_once);
-        let waited = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(events), timeout);
+        let timeout = match until {
+            _ if poll => Some(Duration::ZERO),
+            Some(until) => Some(until.saturating_duration_since(Instant::now())),
+            None => None,
+        };
+        let timeout = timeout.map(timespec);
+        let events = rustix::buffer::spare_capacity(events);
+        let waited = epoll::wait(&self.epoll, events, timeout.as_ref());
         if let Some(callers) = &self.callers {
             callers.note_awake();
         }
@@ -1396,9 +1470,11 @@ impl WorkerLoop {
         self.finish_turn();
         if let Some(callers) = &mut self.callers {
             // Callers that wrote before the order came are in the queue by now.
-            let sessions = session_count(&self.shared, &self.settings);
-            self.read_bytes += callers.take(&mut self.engine, sessions);
-            callers.drain();
+            callers.drain(
+                &mut self.engine,
+                session_count(&self.shared, &self.settings),
+            );
+            self.finish_turn();
         }
         // The kernel has already completed the connections of clients in the queue.
         self.ready_listeners = (0..self.listeners.len()).collect();
