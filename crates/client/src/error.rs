@@ -15,7 +15,7 @@ pub enum CallError {
     Unknown(String),
     /// The server has answered with this error, without the dash in front: `WRONGTYPE ...`.
     Server(String),
-    /// The request is none for a client with shared connections. The text says what to do.
+    /// This client does not send such a request. The text says what to do.
     Invalid(String),
 }
 
@@ -42,11 +42,15 @@ impl CallError {
         CallError::of_fate(end.fate.unwrap_or(Fate::Unknown), text)
     }
 
-    /// The error of a session that has ended, for its requests without a reply and for those that
-    /// would follow.
+    /// The error of a session that has ended, for its requests without a reply.
     pub(crate) fn of_session_end(end: CallerEnd) -> CallError {
         // If each request has its reply, only a request that follows fails.
         CallError::of_fate(end.fate.unwrap_or(Fate::NotSent), text_of(end.reason))
+    }
+
+    /// The error of a request that the session did not take whole before its end.
+    pub(crate) fn unwritten(end: CallerEnd) -> CallError {
+        CallError::NotSent(text_of(end.reason).into())
     }
 
     /// The error for a request without a command.
@@ -65,7 +69,7 @@ impl CallError {
 fn text_of(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Withdrawn => "the caller has taken its requests back",
-        EndReason::Closed => "the engine has closed the session; a notice says why",
+        EndReason::Closed => "the session was closed; unless it was QUIT, a notice says why",
         EndReason::SessionsMax => "as many sessions as sessions-max allows are in use",
         EndReason::WorkerEnded => "the client has ended",
     }

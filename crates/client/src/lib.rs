@@ -46,7 +46,8 @@ use crate::sessions::Sessions;
 /// How long the end of the last client waits for replies.
 const END_WAIT: Duration = Duration::from_secs(1);
 
-/// A client. Its clones share connections, and the last one ends them when it is dropped.
+/// A client. Its clones and sessions share connections. The last of them ends them when it is
+/// dropped, which takes up to a second while requests wait for their servers.
 #[derive(Clone)]
 pub struct SharedClient(Arc<Core>);
 
@@ -71,7 +72,8 @@ impl SharedClient {
     /// Starts a client. Calls may begin before its connections are up.
     ///
     /// `pool_tls`: TLS of the servers of each pool of the settings; no item: plain. `notify` gets
-    /// events for the operator, on the client's thread.
+    /// events for the operator, on the client's thread or on that of a caller. It must not call the
+    /// client.
     ///
     /// # Errors
     /// The system refuses a thread or a descriptor.
@@ -124,7 +126,7 @@ impl SharedClient {
 
     /// Opens a session, which counts against `sessions-max` from its first request on.
     pub fn session(&self) -> OrderedSession {
-        OrderedSession::new(self.sessions().open(), self.0.clone())
+        OrderedSession::new(self.sessions().take(), self.0.clone())
     }
 
     fn sessions(&self) -> &Sessions {
@@ -145,8 +147,9 @@ impl LimitedClient {
     /// # Errors
     /// See [`CallError`]. At the limit it is [`CallError::NotSent`] or [`CallError::Unknown`].
     pub fn call<A: AsRef<[u8]>>(&self, args: &[A]) -> Result<Vec<u8>, CallError> {
-        let deadline = Instant::now() + self.limit;
+        // A limit beyond the range of the clock is none.
+        let deadline = Instant::now().checked_add(self.limit);
         let sessions = self.client.sessions();
-        Call::begin(sessions, args)?.wait(sessions, Some(deadline))
+        Call::begin(sessions, args)?.wait(sessions, deadline)
     }
 }

@@ -1,7 +1,7 @@
 //! A session of one caller: requests in order, and everything that a connection may do.
 
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use respool_driver::CallerSession;
@@ -10,6 +10,11 @@ use respool_protocol::reply::{ReplyScanner, Scanned};
 
 use crate::Core;
 use crate::error::CallError;
+
+/// The most bytes of replies that a session holds before it takes another request.
+const KEPT_BYTES_MAX: usize = 64 << 20;
+/// Received bytes are dropped in pieces of at least this size.
+const DROPPED_BYTES_MIN: usize = 64 << 10;
 
 /// A session of its own: it is to its caller what a connection to a server is.
 ///
@@ -21,7 +26,10 @@ use crate::error::CallError;
 /// Messages of channels are received between replies, as on a connection.
 ///
 /// Dropping the session ends it. Requests that were sent are executed nevertheless, as those of a
-/// closed connection. [`OrderedSession::withdraw`] takes them back.
+/// closed connection. There are three exceptions: a request that waits at the server, such as
+/// BLPOP, waits no longer; requests that CLIENT PAUSE holds, and those of a session beyond
+/// `sessions-max`, are not executed. If the session was the last owner of the client, requests have
+/// one second. [`OrderedSession::withdraw`] takes requests back.
 pub struct OrderedSession {
     session: CallerSession,
     /// Bytes of replies. Those before `at` were received.
@@ -32,6 +40,8 @@ pub struct OrderedSession {
     scanned: usize,
     /// Bytes of a request.
     request: Vec<u8>,
+    /// The task that waits for a reply.
+    task: Option<Waker>,
     /// The engine runs as long as the session.
     _core: Arc<Core>,
 }
@@ -45,19 +55,35 @@ impl OrderedSession {
             scanner: ReplyScanner::default(),
             scanned: 0,
             request: Vec::new(),
+            task: None,
             _core: core,
         }
     }
 
     /// Sends a request without waiting for its reply. It blocks while the session holds as many
-    /// bytes as it may. Replies that come meanwhile are kept for [`OrderedSession::receive`].
+    /// bytes as it may. Replies that come meanwhile are kept for [`OrderedSession::receive`]. In a
+    /// task, it blocks the thread.
     ///
     /// # Errors
-    /// [`CallError::Invalid`]: the request has no argument. [`CallError::NotSent`] or
-    /// [`CallError::Unknown`]: the session has ended.
+    /// [`CallError::Invalid`]: the request has no argument, or over 64 MiB of replies wait to be
+    /// received. [`CallError::NotSent`]: the session has ended. The fate of earlier requests is
+    /// that which [`OrderedSession::receive`] tells.
     pub fn send<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<(), CallError> {
+        self.write(args, CallerSession::write)
+    }
+
+    fn write<A: AsRef<[u8]>>(
+        &mut self,
+        args: &[A],
+        write: impl Fn(&CallerSession, &[u8]) -> usize,
+    ) -> Result<(), CallError> {
         if args.is_empty() {
             return Err(CallError::without_arguments());
+        }
+        if self.input.len() - self.at > KEPT_BYTES_MAX {
+            let text = "the session holds over 64 MiB of replies: receive them before the next \
+                        request";
+            return Err(CallError::Invalid(text.into()));
         }
         self.request.clear();
         encode::request(&mut self.request, args);
@@ -65,17 +91,30 @@ impl OrderedSession {
         loop {
             // The end is asked for first: a session that ends later has taken the bytes.
             let end = self.session.end();
-            written += self.session.write(&self.request[written..]);
+            written += write(&self.session, &self.request[written..]);
             if written == self.request.len() {
                 return Ok(());
             }
             if let Some(end) = end {
-                return Err(CallError::of_session_end(end));
+                return Err(CallError::unwritten(end));
             }
             // The engine takes no request of a session that does not read its replies.
-            self.session.read(&mut self.input);
             self.session.wait(None);
+            if self.read()
+                && let Some(task) = self.task.take()
+            {
+                // It waited for the pipe, and the reply is here now.
+                task.wake();
+            }
         }
+    }
+
+    /// Takes bytes of replies out of the session. Returns whether there were any.
+    fn read(&mut self) -> bool {
+        if self.at == self.input.len() || self.at >= DROPPED_BYTES_MIN.max(self.input.len() / 2) {
+            self.input.drain(..std::mem::take(&mut self.at));
+        }
+        self.session.read(&mut self.input)
     }
 
     /// Blocks until the next reply or message is there. Without an unanswered request and without a
@@ -100,12 +139,13 @@ impl OrderedSession {
     /// # Errors
     /// See [`OrderedSession::receive`].
     pub fn receive_within(&mut self, limit: Duration) -> Result<Option<Vec<u8>>, CallError> {
-        let deadline = Instant::now() + limit;
+        // A limit beyond the range of the clock is none.
+        let deadline = Instant::now().checked_add(limit);
         loop {
             if let Some(outcome) = self.next() {
                 return outcome.map(Some);
             }
-            if !self.session.wait(Some(deadline)) {
+            if !self.session.wait(deadline) {
                 return Ok(None);
             }
         }
@@ -121,43 +161,34 @@ impl OrderedSession {
                 return Poll::Ready(outcome);
             }
             if self.session.poll(context).is_pending() {
+                self.task = Some(context.waker().clone());
                 return Poll::Pending;
             }
         }
     }
 
-    /// Sends a request and blocks until the next reply is there: that of the request, if all
-    /// earlier ones have been received.
+    /// Sends a request and blocks until the next reply or message is there. It is the reply to this
+    /// request if all earlier ones have been received and the session has no subscription.
     ///
     /// # Errors
     /// See [`OrderedSession::send`] and [`OrderedSession::receive`].
     pub fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Vec<u8>, CallError> {
-        self.send(args)?;
+        self.write(args, CallerSession::write_before_wait)?;
         self.receive()
     }
 
-    /// Ends the session. Requests that have not left are taken back.
-    ///
-    /// # Errors
-    /// Requests without a reply: [`CallError::NotSent`] if surely none of them was executed,
-    /// otherwise [`CallError::Unknown`].
-    pub fn withdraw(self) -> Result<(), CallError> {
+    /// Takes back the requests that have not left, and ends the session. Replies that have come can
+    /// still be received. The error behind them tells the fate of the requests without a reply:
+    /// [`CallError::NotSent`] if none of them was executed, and [`CallError::Unknown`] otherwise.
+    pub fn withdraw(&mut self) {
         self.session.withdraw();
-        loop {
-            if let Some(end) = self.session.end() {
-                return match end.fate {
-                    Some(_) => Err(CallError::of_session_end(end)),
-                    None => Ok(()),
-                };
-            }
+        while self.session.end().is_none() {
             self.session.wait(None);
         }
     }
 
     /// The next reply or message, if it is whole, or the end of the session.
     fn next(&mut self) -> Option<Result<Vec<u8>, CallError>> {
-        // The end comes behind the last bytes, so it is asked for first.
-        let end = self.session.end();
         loop {
             let unseen = &self.input[self.at + self.scanned..];
             match self.scanner.scan(unseen) {
@@ -169,8 +200,9 @@ impl OrderedSession {
                     return Some(Err(CallError::Unknown(text)));
                 }
             }
-            self.input.drain(..std::mem::take(&mut self.at));
-            if !self.session.read(&mut self.input) {
+            // The end comes behind the last bytes, so it is asked for first.
+            let end = self.session.end();
+            if !self.read() {
                 return end.map(|end| Err(CallError::of_session_end(end)));
             }
         }
@@ -191,5 +223,41 @@ impl OrderedSession {
             Some(b'-') => Err(CallError::of_reply(&reply)),
             _ => Ok(reply),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SharedClient;
+    use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
+    use respool_testkit::servers::{ServerProcess, any_server};
+
+    /// A sender that is always ahead of its receiver keeps the replies in between alone.
+    #[test]
+    fn received_replies_are_dropped() {
+        let server = ServerProcess::start::<&str>(&any_server(), &[]).expect("the server starts");
+        let (host, port) = (server.address().ip().to_string(), server.address().port());
+        let at = ServerSettings::at(Address::Tcp { host, port });
+        let settings = Settings {
+            pools: vec![PoolSettings::new("default", PoolKind::Single(at))],
+            ..Settings::default()
+        };
+        let client = SharedClient::start(Arc::new(settings), Vec::new(), Arc::new(|_| {}));
+        let mut session = client.expect("the client starts").session();
+        let value = "v".repeat(10_000);
+        session.call(&["SET", "k", &value]).unwrap();
+        for sent in 0..20_000 {
+            session.send(&["GET", "k"]).unwrap();
+            if sent >= 200 {
+                session.receive().unwrap();
+            }
+        }
+        let kept = 200 * 10_100;
+        assert!(
+            session.input.len() <= 3 * kept,
+            "{} bytes",
+            session.input.len()
+        );
     }
 }

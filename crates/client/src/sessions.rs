@@ -22,13 +22,15 @@ impl Sessions {
     /// A session that no other call uses. The one that was used last comes first: its memory is
     /// warm.
     pub(crate) fn take(&self) -> CallerSession {
-        let unused = self.lock().pop();
-        unused.unwrap_or_else(|| self.open())
-    }
-
-    /// A new session.
-    pub(crate) fn open(&self) -> CallerSession {
-        self.callers.open(0)
+        loop {
+            let unused = self.lock().pop();
+            match unused {
+                // A rule has ended it meanwhile, such as that for idle sessions.
+                Some(session) if session.end().is_some() => {}
+                Some(session) => return session,
+                None => return self.callers.open(0),
+            }
+        }
     }
 
     /// Keeps a session for the next call, unless it has ended. All its replies have been read.

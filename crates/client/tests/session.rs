@@ -177,7 +177,7 @@ fn last_session_has_sent_its_requests() {
     assert_eq!(length.unwrap(), b":30\r\n");
 }
 
-/// The end of a session tells whether its requests may have been executed.
+/// Withdrawn requests have replies or the error that tells their fate.
 #[test]
 fn withdrawal_tells_the_truth() {
     let server = server();
@@ -188,18 +188,109 @@ fn withdrawal_tells_the_truth() {
     });
     let mut session = client.session();
     session.call(&["SET", "k", "v"]).unwrap();
-    session.withdraw().expect("each request has its reply");
+    session.withdraw();
+    let error = session.receive().unwrap_err();
+    assert!(matches!(error, CallError::NotSent(_)), "{error:?}");
 
     let mut session = client.session();
     session.call(&["PING"]).unwrap();
     server.stop();
     session.send(&["INCR", "k2"]).unwrap();
     assert_eq!(session.receive_within(Duration::from_millis(100)), Ok(None));
-    let error = session.withdraw().unwrap_err();
+    session.withdraw();
+    let error = session.receive().unwrap_err();
     assert!(matches!(error, CallError::Unknown(_)), "{error:?}");
     server.cont();
-
     assert_eq!(client.call(&["GET", "k"]).unwrap(), b"$1\r\nv\r\n");
+}
+
+/// A reply that has come before the withdrawal is received: its request was executed.
+#[test]
+fn replies_before_a_withdrawal_are_received() {
+    let server = server();
+    let client = client_with(&server, |settings| {
+        settings.timeouts.outage_hold_ms = 60_000;
+        settings.timeouts.request_ms = 0;
+    });
+    let mut session = client.session();
+    session.send(&["INCR", "a"]).unwrap();
+    wait_until("the request has run", SOON, || {
+        client.call(&["GET", "a"]) == Ok(b"$1\r\n1\r\n".to_vec())
+    });
+    server.kill9();
+    wait_until("the server is away", SOON, || {
+        let quick = client.within(Duration::from_millis(50));
+        quick.call(&["PING"]).is_err()
+    });
+    session.send(&["INCR", "b"]).unwrap();
+    session.withdraw();
+    assert_eq!(session.receive().unwrap(), b":1\r\n");
+    let error = session.receive().unwrap_err();
+    assert!(matches!(error, CallError::NotSent(_)), "{error:?}");
+}
+
+/// The number of sessions that the engine has.
+fn sessions(client: &SharedClient) -> usize {
+    let info = client.call(&["INFO", "respool"]).expect("INFO is answered");
+    let info = String::from_utf8(info).expect("INFO is a text");
+    let mut lines = info.lines();
+    let count = lines.find_map(|line| line.strip_prefix("respool_sessions:"));
+    let count = count.and_then(|count| count.parse().ok());
+    count.expect("INFO has the number of sessions")
+}
+
+/// A session that is dropped with replies of any size ends.
+#[test]
+fn session_with_unread_replies_ends() {
+    let server = server();
+    let client = client(&server);
+    let value = "v".repeat(8_000_000);
+    client.call(&["SET", "large", &value]).unwrap();
+    for reads in [false, true] {
+        let mut session = client.session();
+        session.send(&["GET", "large"]).unwrap();
+        session.send(&["INCR", "behind"]).unwrap();
+        // The pipe is full by then.
+        thread::sleep(Duration::from_millis(200));
+        if reads {
+            let _: Result<_, CallError> = session.receive_within(Duration::ZERO);
+        }
+        drop(session);
+        wait_until("the session ends", SOON, || sessions(&client) == 1);
+    }
+    assert_eq!(client.call(&["GET", "behind"]).unwrap(), b"$1\r\n2\r\n");
+}
+
+/// A session may take the place of a call that has ended.
+#[test]
+fn unused_sessions_of_calls_are_taken() {
+    let server = server();
+    let client = client_with(&server, |settings| settings.limits.sessions_max = 1);
+    client.call(&["PING"]).unwrap();
+    let mut session = client.session();
+    session.call(&["SELECT", "1"]).unwrap();
+    let error = client.call(&["PING"]).unwrap_err();
+    assert!(matches!(error, CallError::NotSent(_)), "{error:?}");
+    drop(session);
+    wait_until("there is room again", SOON, || {
+        client.call(&["PING"]).is_ok()
+    });
+}
+
+/// A request that comes after the end of its session was not executed.
+#[test]
+fn request_after_the_end_is_not_sent() {
+    let server = server();
+    let client = client_with(&server, |settings| settings.timeouts.session_idle_ms = 100);
+    let mut session = client.session();
+    session.call(&["PING"]).unwrap();
+    client.call(&["PING"]).unwrap();
+    thread::sleep(Duration::from_millis(1_500));
+    let error = session.call(&["INCR", "k"]).unwrap_err();
+    assert!(matches!(error, CallError::NotSent(_)), "{error:?}");
+    client
+        .call(&["PING"])
+        .expect("a call takes no session that has ended");
 }
 
 /// A session that the server's rules have closed takes no more requests, and says so.
