@@ -322,6 +322,7 @@ fn unknown<'a>(what: &str, word: &str, candidates: impl Iterator<Item = &'a str>
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Config;
 
     fn parsed(line: &str) -> Result<Invocation, String> {
         parse(line.split_whitespace().map(OsString::from)).map_err(|problem| problem.to_string())
@@ -394,5 +395,64 @@ mod tests {
             .map(|given| given.option.name)
             .collect();
         assert_eq!(given, ["fuse", "spawn"]);
+    }
+
+    /// A wrong argument is a problem with a remedy, beside those of values. It repeats no secret.
+    #[test]
+    fn wrong_argument_is_a_problem() {
+        for (line, problem) in [
+            ("--threads", "--threads: needs a value: --threads N|auto"),
+            ("--session-depth-max", "--session-depth-max: needs a value"),
+            (
+                "--tread 2",
+                "unknown option `--tread`: did you mean `--threads`?",
+            ),
+            ("-x", "unknown option `-x`"),
+            (
+                "--fuse no",
+                "--fuse: its value stands behind an equals sign: --fuse=no",
+            ),
+            (
+                "redis://:SECRET@h",
+                "unexpected `redis://...`: a server is given by --backend URL",
+            ),
+            (
+                "--config redis://:SECRET@h",
+                "unexpected `redis://...`: a server is given by --backend URL",
+            ),
+            (
+                ":SECRET@h:1",
+                "unexpected `...@h:1`: a configuration file is given by --config",
+            ),
+            ("--config :SECRET@h:1", "...@h:1: cannot be read: "),
+            (
+                "r.toml",
+                "unexpected `r.toml`: a configuration file is given by --config",
+            ),
+            ("--config /nonexistent", "/nonexistent: cannot be read: "),
+            (
+                "--hold=latency",
+                "--hold: must be `true` or `false`, or `yes` or `no`",
+            ),
+            (
+                "--hold no",
+                "--hold: its value stands behind an equals sign: --hold=no",
+            ),
+        ] {
+            let line = format!("serve --links-max x {line}");
+            let Ok(Invocation::Serve(given)) = parsed(&line) else {
+                panic!("{line}");
+            };
+            let problems = Config::resolve(given.into_raw(|_| None)).err();
+            let problems = problems.expect(&line).into_iter();
+            let problems: Vec<_> = problems.map(|problem| problem.to_string()).collect();
+            assert_eq!(problems.len(), 2, "{line}: {problems:?}");
+            assert!(problems[0].starts_with(problem), "{line}: {problems:?}");
+            assert!(
+                !problems[0].to_lowercase().contains("secret"),
+                "{problems:?}"
+            );
+            assert!(problems[1].starts_with("--links-max: "), "{problems:?}");
+        }
     }
 }

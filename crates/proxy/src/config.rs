@@ -12,6 +12,7 @@
 mod build;
 mod checks;
 mod exposure;
+mod plan;
 mod printed;
 mod relations;
 mod resolve;
@@ -31,14 +32,13 @@ use respool_engine::settings::{
 
 use crate::address::ListenAt;
 use crate::backend::{BackendServers, BackendUrl};
-use crate::descriptors::{self, Granted, Need, Room};
 use crate::options::{LogFormat, LogLevel, Threads};
 use crate::passwords::RenewablePasswords;
 use crate::problem::{ConfigPlace, Problem};
 use crate::raw::RawConfig;
-use crate::spawn::Plan;
 use crate::tls_files::TlsFiles;
 
+pub(crate) use plan::{PROGRAMS, Plan};
 pub(crate) use resolve::Resolved;
 
 /// A configuration without problems.
@@ -256,33 +256,6 @@ impl Config {
         self.workers = of.workers;
     }
 
-    /// The bounds for which there are file descriptors, and a warning if these are lower than the
-    /// configured ones. Raises the limit of descriptors.
-    ///
-    /// # Errors
-    /// Says that there are too few descriptors, and the remedy.
-    pub(crate) fn room(&self) -> Result<(Room, Option<String>), String> {
-        let limits = self.limits();
-        let granted = descriptors::raise(Need {
-            sessions_max: limits.sessions_max,
-            workers: self.workers,
-            links_max: limits.links_max,
-            pinned_links_max: limits.pinned_links_max,
-            servers: self.servers(),
-            listeners: self.listeners().len(),
-            has_metrics: self.metrics_listen.is_some(),
-        });
-        let all = Room {
-            sessions_max: limits.sessions_max,
-            pinned_links_max: limits.pinned_links_max,
-        };
-        match granted {
-            Granted::Enough => Ok((all, None)),
-            Granted::Fewer(room, text) => Ok((room, Some(text))),
-            Granted::TooFew(text) => Err(text),
-        }
-    }
-
     /// The users that may connect.
     pub(crate) fn users(&self) -> &[User] {
         &self.settings.users
@@ -321,12 +294,9 @@ impl Config {
         self.pools.iter().map(of_pool).sum()
     }
 
-    /// The settings of the engine. `servers` has the URL of each pool, and `room` the bounds for
-    /// which there are file descriptors.
-    pub(crate) fn settings(&self, servers: &[BackendUrl], room: Room) -> Settings {
+    /// The settings of the engine. `servers` has the URL of each pool.
+    pub(crate) fn settings(&self, servers: &[BackendUrl]) -> Settings {
         let mut settings = self.settings.clone();
-        settings.limits.sessions_max = room.sessions_max;
-        settings.limits.pinned_links_max = room.pinned_links_max;
         let pools = self.pools.iter().zip(servers);
         settings.pools = pools.map(|(pool, server)| pool.settings(server)).collect();
         settings

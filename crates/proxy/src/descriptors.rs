@@ -2,6 +2,9 @@
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use respool_engine::limits::Limits;
+
+use crate::config::Config;
 use crate::metrics::CONNECTIONS_MAX;
 
 /// Descriptors of a worker besides its sessions, links and listeners: its epoll, its mailbox, a
@@ -26,21 +29,21 @@ const PINNED_DIVISOR: u64 = 8;
 
 /// The bounds that need descriptors.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Need {
+struct Need {
     /// Sessions of the process.
-    pub(crate) sessions_max: u32,
+    sessions_max: u32,
     /// Workers; each opens every listener.
-    pub(crate) workers: usize,
+    workers: usize,
     /// Shared links of one worker.
-    pub(crate) links_max: u32,
+    links_max: u32,
     /// Pinned links of one worker.
-    pub(crate) pinned_links_max: u32,
+    pinned_links_max: u32,
     /// Servers in the configuration.
-    pub(crate) servers: usize,
+    servers: usize,
     /// Listeners of one worker.
-    pub(crate) listeners: usize,
+    listeners: usize,
     /// Whether there are pages about the process.
-    pub(crate) has_metrics: bool,
+    has_metrics: bool,
 }
 
 impl Need {
@@ -72,9 +75,17 @@ pub(crate) struct Room {
     pub(crate) pinned_links_max: u32,
 }
 
+impl Room {
+    /// Lowers the bounds of the engine to those for which there are descriptors.
+    pub(crate) fn bound(self, limits: &mut Limits) {
+        limits.sessions_max = self.sessions_max;
+        limits.pinned_links_max = self.pinned_links_max;
+    }
+}
+
 /// The result of raising the limit.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Granted {
+enum Granted {
     /// There is a descriptor for every session and link.
     Enough,
     /// There are fewer: the bounds that fit, and a warning for the operator.
@@ -83,8 +94,35 @@ pub(crate) enum Granted {
     TooFew(String),
 }
 
+/// The bounds for which there are file descriptors, and a warning if these are lower than the
+/// configured ones. Raises the limit of descriptors.
+///
+/// # Errors
+/// Says that there are too few descriptors, and the remedy.
+pub(crate) fn room(config: &Config) -> Result<(Room, Option<String>), String> {
+    let limits = config.limits();
+    let granted = raise(Need {
+        sessions_max: limits.sessions_max,
+        workers: config.workers,
+        links_max: limits.links_max,
+        pinned_links_max: limits.pinned_links_max,
+        servers: config.servers(),
+        listeners: config.listeners().len(),
+        has_metrics: config.metrics_listen.is_some(),
+    });
+    let all = Room {
+        sessions_max: limits.sessions_max,
+        pinned_links_max: limits.pinned_links_max,
+    };
+    match granted {
+        Granted::Enough => Ok((all, None)),
+        Granted::Fewer(room, text) => Ok((room, Some(text))),
+        Granted::TooFew(text) => Err(text),
+    }
+}
+
 /// Raises the limit of open files to `need`, or as far as the system allows.
-pub(crate) fn raise(need: Need) -> Granted {
+fn raise(need: Need) -> Granted {
     let Rlimit {
         current: soft,
         maximum: hard,

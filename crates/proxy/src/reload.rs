@@ -27,6 +27,7 @@ use tracing::{error, info, warn};
 use crate::arguments::{self, Invocation};
 use crate::backend::BackendUrl;
 use crate::config::{Backend, Config, PoolConfig, Resolved};
+use crate::descriptors;
 use crate::passwords::{RenewablePasswords, RenewablesInEffect, RenewedPassword, Rereader};
 use crate::plain::plain;
 use crate::problem::{ConfigPlace, Problem};
@@ -522,11 +523,13 @@ fn reload_of(
     servers: &[BackendUrl],
     renewed: &[RenewedPassword],
 ) -> Result<(Reload, Option<String>), Vec<Problem>> {
-    let (room, fewer) = config.room().map_err(without_place)?;
+    let (room, fewer) = descriptors::room(config).map_err(without_place)?;
+    let mut settings = config.settings(servers);
+    room.bound(&mut settings.limits);
     let in_order = |one: &RenewedPassword| (one.source, one.password.clone());
     let reload = Reload {
         listeners: config.listeners(),
-        settings: config.settings(servers, room),
+        settings,
         drain_timeout: config.drain_timeout,
         passwords: renewed.iter().map(in_order).collect(),
         pool_tls: config.tls_files.of_pools(config.pools.len()),

@@ -19,7 +19,7 @@ use tracing::{error, info, warn};
 use crate::address::ListenAt;
 use crate::backend::BackendUrl;
 use crate::config::{Backend, Config};
-use crate::descriptors::Room;
+use crate::descriptors::{self, Room};
 use crate::line_rates::{LineKind, LineRates};
 use crate::logs::{Logs, say_left_out};
 use crate::metrics;
@@ -167,7 +167,7 @@ fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, String> {
     let mut rates = LineRates::default();
     let passwords = Rereader::new(&config.renewable_passwords, &config.tls_files);
     let reloads = Reloads::new(passwords.clone());
-    let (room, fewer) = config.room()?;
+    let (room, fewer) = descriptors::room(config)?;
 
     let mut asked = || {
         signals
@@ -252,14 +252,17 @@ fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, String> {
     Ok(ending)
 }
 
-/// The input of the driver. `servers` has the URL of each pool.
+/// The input of the driver. `servers` has the URL of each pool, and `room` the bounds for which
+/// there are file descriptors.
 fn setup(config: &Config, servers: &[BackendUrl], room: Room) -> Setup {
+    let mut settings = config.settings(servers);
+    room.bound(&mut settings.limits);
     Setup {
         listeners: config.listeners(),
         pool_tls: config.tls_files.of_pools(config.pools.len()),
         socket_access: config.socket_access,
         workers: config.workers,
-        settings: Arc::new(config.settings(servers, room)),
+        settings: Arc::new(settings),
         reports_servers: config.metrics_listen.is_some(),
         serves_callers: false,
     }

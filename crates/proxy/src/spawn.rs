@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 use std::ffi::OsStr;
-use std::fmt;
 use std::fs::DirBuilder;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
@@ -21,10 +20,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::address::UNIX_PATH_BYTES_MAX;
 use crate::backend::{BackendServers, BackendUrl};
+use crate::config::{PROGRAMS, Plan};
 use crate::remedy::thread_remedy;
-
-/// The programs to look for in PATH, in this order.
-const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// The file name of its socket.
 const SOCKET: &str = "server.sock";
@@ -48,24 +45,6 @@ const LAST_LINES: usize = 8;
 
 /// The most bytes of such a line. The rest of a longer line counts as the next one.
 const LINE_BYTES_MAX: u64 = 4 << 10;
-
-/// The server to start.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
-    /// A path, or a name for PATH. `None`: the first of [`PROGRAMS`] in PATH.
-    pub(crate) program: Option<PathBuf>,
-    /// The most memory for its data, in bytes; 0: no limit.
-    pub(crate) memory_bytes: u64,
-}
-
-impl fmt::Display for Plan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.program {
-            Some(path) => write!(f, "{}", path.display()),
-            None => f.write_str(&PROGRAMS.join(" or ")),
-        }
-    }
-}
 
 /// A running server. Dropping this stops it.
 #[derive(Debug)]

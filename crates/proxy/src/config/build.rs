@@ -5,12 +5,11 @@ use respool_engine::address_map::AddressMap;
 use super::checks::check_subpools;
 use super::resolve::Resolved;
 use super::secrets::with_passwords;
-use super::{Backend, PoolConfig, SubpoolConfig};
+use super::{Backend, Plan, PoolConfig, SubpoolConfig};
 use crate::backend::BackendUrl;
 use crate::passwords::{PasswordOrigin, RenewablePasswords};
 use crate::pools::{NamedPool, POOLS_MAX, PrefixRule, UNNAMED_POOL_OPTIONS, pool_problem};
 use crate::problem::Problem;
-use crate::spawn::Plan;
 
 impl Resolved {
     /// The named pools, or the one pool of `listen` and `backend`. A named pool without a backend

@@ -39,7 +39,7 @@ fn pools_are_the_same_from_file_and_command_line() {
         Backend::Server(url) => (**url).clone(),
         Backend::Spawn(_) => panic!("not asked for"),
     });
-    let settings = by_file.settings(&urls.collect::<Vec<_>>(), ROOM);
+    let settings = by_file.settings(&urls.collect::<Vec<_>>());
     let [sessions, pages] = &settings.pools[..] else {
         panic!("{settings:?}");
     };
@@ -94,7 +94,7 @@ fn options_of_a_pool_hold_for_that_pool() {
             Backend::Server(url) => (**url).clone(),
             Backend::Spawn(_) => panic!("not asked for"),
         });
-        let settings = config.settings(&urls.collect::<Vec<_>>(), ROOM);
+        let settings = config.settings(&urls.collect::<Vec<_>>());
         settings.pools[pool].flush.clone().unwrap_or(settings.flush)
     };
     let (config, resolved) = resolve(&file, &[], &[]).ok().unwrap();
@@ -269,7 +269,7 @@ fn prefixes_have_backends_of_any_kind() {
     let Backend::Server(url) = &config.pools[0].backend else {
         panic!("not asked for");
     };
-    let settings = config.settings(std::slice::from_ref(url), ROOM);
+    let settings = config.settings(std::slice::from_ref(url));
     let PoolKind::ByPrefix { subpools } = &settings.pools[0].kind else {
         panic!("{settings:?}");
     };
@@ -359,7 +359,7 @@ fn address_map_of_a_pool_replaces_that_of_all() {
             Backend::Server(url) => (**url).clone(),
             Backend::Spawn(_) => panic!("not asked for"),
         });
-        let settings = config.settings(&servers.collect::<Vec<_>>(), ROOM);
+        let settings = config.settings(&servers.collect::<Vec<_>>());
         let shown = |map: &AddressMap| {
             let entries = map.entries().iter().map(ToString::to_string);
             entries.collect::<Vec<_>>().join(" ")

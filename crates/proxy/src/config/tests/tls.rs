@@ -98,7 +98,7 @@ fn printed_tls_configuration_is_the_same() {
     let config = files.good(pools);
     let of_pools = config.tls_files.of_pools(2);
     assert!(of_pools[0].is_some() && of_pools[1].is_none());
-    let settings = config.settings(&[url("rediss://h"), url("redis://h:2")], ROOM);
+    let settings = config.settings(&[url("rediss://h"), url("redis://h:2")]);
     let tls: Vec<bool> = settings.pools.iter().map(|pool| pool.tls).collect();
     assert_eq!(tls, [true, false]);
 }
