@@ -3,12 +3,11 @@
 use std::ffi::{OsStr, OsString};
 
 use lexopt::{Arg, Parser};
-
-use crate::options::{
+use respool_config::options::{
     OPTIONS, Opt, OptionKind, find_by_any_name, switch, switch_values, value_by_name,
 };
-use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
-use crate::raw::RawConfig;
+use respool_config::problem::{ConfigPlace, Problem, did_you_mean, shown};
+use respool_config::raw::RawConfig;
 
 /// A command with its arguments.
 #[derive(Debug)]
@@ -322,7 +321,7 @@ fn unknown<'a>(what: &str, word: &str, candidates: impl Iterator<Item = &'a str>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
+    use respool_config::config::Config;
 
     fn parsed(line: &str) -> Result<Invocation, String> {
         parse(line.split_whitespace().map(OsString::from)).map_err(|problem| problem.to_string())

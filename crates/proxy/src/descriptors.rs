@@ -1,10 +1,9 @@
 //! File descriptors: raises the limit to the configured bounds, or lowers the bounds to the limit.
 
+use respool_config::config::Config;
+use respool_engine::limits::Limits;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use respool_engine::limits::Limits;
-
-use crate::config::Config;
 use crate::metrics::CONNECTIONS_MAX;
 
 /// Descriptors of a worker besides its sessions, links and listeners: its epoll, its mailbox, a

@@ -1,7 +1,8 @@
 //! The texts of `-h` and `--help`, made from the table of options.
 
+use respool_config::options::{AtReload, OPTIONS, Opt, OptionKind, Topic};
+
 use crate::arguments::HelpTopic;
-use crate::options::{AtReload, OPTIONS, Opt, OptionKind, Topic};
 
 /// Columns of a help text, which every terminal has.
 const WIDTH: usize = 80;

@@ -3,55 +3,40 @@
 //! program around the engine.
 //!
 //! From the command line to a running process:
-//! - `arguments` parses the command line. `raw` keeps the texts of all layers: file,
-//!   environment and command line.
-//! - `options` is the table of options. `address` parses listeners, `backend` URLs of
-//!   servers, `pools` named pools, and `account` users and groups of the system.
-//! - `config` makes a checked configuration of the texts, or returns every `problem`.
-//!   `passwords` reads files with passwords, at the start and later; `tls_files` those with
-//!   certificates. `password_command` runs commands that print passwords.
+//! - `arguments` parses the command line. The crate `respool-config` makes a checked configuration
+//!   of file, environment and command line.
 //! - `serve` runs the process: file descriptors (`descriptors`), the server of `--spawn`
 //!   (`spawn`), the workers (crate `driver`), signals and the drain. `remedy` names the
 //!   remedy for an error of the system.
 //! - `metrics` serves the pages `/metrics`, `/live` and `/ready`.
 //! - `reload` has the running process read its configuration again.
-//! - `logs` writes the log. `line_rates` limits its lines, `log_lines` writes them on a
-//!   thread of its own, and `plain` escapes text from outside.
+//! - `logs` writes the log. `line_rates` limits its lines, and `log_lines` writes them on a thread
+//!   of its own.
 //! - `help` makes the help texts of the table of options. [`mod@reference`] lends the table to the
 //!   generators of manual page, completions and reference pages.
 
-mod account;
-mod address;
 mod arguments;
-mod backend;
-mod config;
 mod descriptors;
 mod help;
 mod line_rates;
 mod log_lines;
 mod logs;
 mod metrics;
-mod options;
-mod password_command;
-mod passwords;
-mod plain;
-mod pools;
-mod problem;
-mod raw;
 pub mod reference;
 mod reload;
 mod remedy;
 mod serve;
 mod spawn;
-mod tls_files;
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use respool_config::config::Config;
+use respool_config::plain::plain;
+use respool_config::problem::Problem;
+use respool_config::raw::RawConfig;
+
 use arguments::{ConfigArguments, Invocation};
-use config::Config;
-use plain::plain;
-use problem::Problem;
 use reload::{Loaded, ReloadMode};
 
 /// Exit code for a wrong command line or configuration: trying again would not help.
@@ -73,7 +58,7 @@ pub fn run() -> ExitCode {
 }
 
 /// The texts of all layers, with a warning for each unknown variable of the environment.
-fn all_layers(given: ConfigArguments) -> raw::RawConfig {
+fn all_layers(given: ConfigArguments) -> RawConfig {
     let mut raw = given.into_raw(|variable| std::env::var_os(variable));
     raw.warn_of_variables(std::env::vars_os().map(|(name, _)| name));
     raw

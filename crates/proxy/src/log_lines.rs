@@ -11,11 +11,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_config::plain::plain_line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing_subscriber::fmt::MakeWriter;
-
-use crate::plain::plain_line;
 
 /// The most bytes of waiting lines. At it, the oldest lines are dropped and counted.
 const QUEUE_BYTES_MAX: usize = 1 << 20;

@@ -9,14 +9,14 @@ use std::io::{self, IsTerminal};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use respool_config::options::{LogFormat, LogLevel};
+use respool_config::plain::plain;
 use respool_driver::{Notice, Notify};
 use tracing::level_filters::LevelFilter;
 use tracing::{debug, error, info, warn};
 
 use crate::line_rates::{LeftOutLines, LineKind, LineRates, subject_of};
 use crate::log_lines::LogLines;
-use crate::options::{LogFormat, LogLevel};
-use crate::plain::plain;
 
 /// The most reasons for one lost link that are logged, until it is up again.
 const REASONS_MAX: usize = 16;

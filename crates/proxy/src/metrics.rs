@@ -24,6 +24,7 @@ use std::time::SystemTime;
 use http_body_util::Full;
 use hyper::header::{ACCEPT, ALLOW, CONTENT_TYPE, HeaderValue};
 use hyper::{Method, Request, Response, StatusCode};
+use respool_config::plain::plain;
 use respool_driver::{OwnListener, Reports};
 use respool_engine::Unready;
 use tracing::warn;
@@ -34,7 +35,6 @@ use process::ProcessFigures;
 use server_tallies::{SERVERS_KEPT_MAX, ServerTallies};
 use snapshot::{MetricsSnapshot, unready};
 
-use crate::plain::plain;
 use crate::reload::Reloads;
 pub(crate) use http::CONNECTIONS_MAX;
 

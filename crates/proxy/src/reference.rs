@@ -6,9 +6,10 @@
 //! values. A generator needs texts only. A crate of its own for the table would need the parsers of
 //! addresses, accounts and pools, too.
 
+use respool_config::options::{OPTIONS, Opt, OptionKind, Topic};
+
 use crate::help;
 use crate::metrics;
-use crate::options::{OPTIONS, Opt, OptionKind, Topic};
 
 /// Options with a common heading.
 #[derive(Debug)]

@@ -19,20 +19,22 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, SystemTime};
 
+use respool_config::backend::BackendUrl;
+use respool_config::config::{Backend, Config, PoolConfig, Resolved};
+use respool_config::passwords::{
+    RenewablePasswords, RenewablesInEffect, RenewedPassword, Rereader,
+};
+use respool_config::plain::plain;
+use respool_config::problem::{ConfigPlace, Problem};
+use respool_config::tls_files::CertificateExpiry;
 use respool_driver::{Notice, Passwords, Reload, Reloader, StartError, TlsUpdates};
 use respool_engine::ReloadReport;
 use respool_engine::settings::Address;
 use tracing::{error, info, warn};
 
 use crate::arguments::{self, Invocation};
-use crate::backend::BackendUrl;
-use crate::config::{Backend, Config, PoolConfig, Resolved};
 use crate::descriptors;
-use crate::passwords::{RenewablePasswords, RenewablesInEffect, RenewedPassword, Rereader};
-use crate::plain::plain;
-use crate::problem::{ConfigPlace, Problem};
 use crate::remedy::{explain, thread_remedy};
-use crate::tls_files::CertificateExpiry;
 
 pub(crate) use control::{ask as ask_process, listen as listen_for_control};
 use difference::{ConfigDifference, differences};

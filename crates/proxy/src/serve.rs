@@ -6,6 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_config::address::ListenAt;
+use respool_config::backend::BackendUrl;
+use respool_config::config::{Backend, Config};
+use respool_config::passwords::Rereader;
 use respool_driver::{Notice, Notify, OwnListener, Running, Setup};
 use respool_engine::settings::Address;
 use signal_hook::consts::{
@@ -16,14 +20,10 @@ use signal_hook::iterator::Signals;
 use tracing::field::display;
 use tracing::{error, info, warn};
 
-use crate::address::ListenAt;
-use crate::backend::BackendUrl;
-use crate::config::{Backend, Config};
 use crate::descriptors::{self, Room};
 use crate::line_rates::{LineKind, LineRates};
 use crate::logs::{Logs, say_left_out};
 use crate::metrics;
-use crate::passwords::Rereader;
 use crate::reload::{Loaded, Reloads, listen_for_control};
 use crate::remedy::{explain, explain_metrics, kernel_remedy, thread_remedy};
 use crate::spawn::SpawnedServer;

@@ -14,13 +14,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use respool_config::address::UNIX_PATH_BYTES_MAX;
+use respool_config::backend::{BackendServers, BackendUrl};
+use respool_config::config::{PROGRAMS, Plan};
 use respool_engine::settings::{Address, Reads};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
-use crate::address::UNIX_PATH_BYTES_MAX;
-use crate::backend::{BackendServers, BackendUrl};
-use crate::config::{PROGRAMS, Plan};
 use crate::remedy::thread_remedy;
 
 /// The file name of its socket.

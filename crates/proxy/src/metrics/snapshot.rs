@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use respool_config::tls_files::CertificateExpiry;
 use respool_driver::ErrorsByName;
 use respool_engine::{
     Counters, LatencyReport, ReloadReport, ServerCpu, ServerReport, Time, Unready, Usage,
@@ -10,7 +11,6 @@ use respool_engine::{
 
 use super::process::ProcessFigures;
 use super::server_tallies::ServerTallies;
-use crate::tls_files::CertificateExpiry;
 
 /// Servers with a name on a page. The others of a pool are one series, [`OTHER`].
 pub(crate) const SERVERS_NAMED_MAX: usize = 256;

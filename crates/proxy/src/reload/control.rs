@@ -16,10 +16,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_config::plain::plain;
 use tracing::warn;
 
 use super::{ReloadMode, ReloadOutcome, Reloads};
-use crate::plain::plain;
 use crate::remedy::{kernel_remedy, thread_remedy};
 
 /// The time that a client has for its whole request, and then for taking the whole answer.

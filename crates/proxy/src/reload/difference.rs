@@ -2,15 +2,15 @@
 
 use std::fmt;
 
+use respool_config::address::ListenAt;
+use respool_config::config::{Backend, PoolConfig, Resolved, SubpoolConfig};
+use respool_config::options::{AtReload, OPTIONS, Opt, Values, find};
+use respool_config::passwords::RenewablesInEffect;
+use respool_config::pools::UNNAMED_POOL_OPTIONS;
+use respool_config::problem::{ConfigPlace, Problem};
 use respool_engine::settings::User;
 
 use super::Loaded;
-use crate::address::ListenAt;
-use crate::config::{Backend, PoolConfig, Resolved, SubpoolConfig};
-use crate::options::{AtReload, OPTIONS, Opt, Values, find};
-use crate::passwords::RenewablesInEffect;
-use crate::pools::UNNAMED_POOL_OPTIONS;
-use crate::problem::{ConfigPlace, Problem};
 
 /// Options that [`differences`] compares by their effect: as users, or as part of a pool.
 const BY_EFFECT: [&str; 3] = ["pool", "password", "user"];
@@ -301,7 +301,7 @@ fn of_pool(
     };
     let (from, to) = (known(&old.prefixes), known(&new.prefixes));
     if from != to {
-        let shown = |parts: &[(String, bool, crate::backend::BackendUrl)]| {
+        let shown = |parts: &[(String, bool, respool_config::backend::BackendUrl)]| {
             let part = |(prefix, strip, url): &(String, bool, _)| {
                 let stripped = if *strip { " (stripped)" } else { "" };
                 format!("`{prefix}` at {url}{stripped}")
@@ -326,9 +326,9 @@ fn list(addresses: &[ListenAt]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::passwords::RenewablePasswords;
-    use crate::raw::RawConfig;
+    use respool_config::config::Config;
+    use respool_config::passwords::RenewablePasswords;
+    use respool_config::raw::RawConfig;
 
     fn loaded(file: &str) -> Loaded {
         let mut raw = RawConfig::default();

@@ -13,12 +13,12 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use respool_config::backend::BackendUrl;
+use respool_config::config::{Backend, Config, PoolConfig};
+use respool_config::problem::{ConfigPlace, Problem};
 use respool_engine::settings::Address;
 
 use super::{Loaded, lock};
-use crate::backend::BackendUrl;
-use crate::config::{Backend, Config, PoolConfig};
-use crate::problem::{ConfigPlace, Problem};
 use crate::remedy::thread_remedy;
 
 /// How long a reload waits for the addresses of all names together.
@@ -284,9 +284,9 @@ fn look_up_all<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::passwords::RenewablePasswords;
-    use crate::raw::RawConfig;
+    use respool_config::config::Config;
+    use respool_config::passwords::RenewablePasswords;
+    use respool_config::raw::RawConfig;
 
     fn loaded(file: &str) -> Loaded {
         let mut raw = RawConfig::default();

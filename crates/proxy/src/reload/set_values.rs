@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::config::Resolved;
-use crate::options::{find, switch};
+use respool_config::config::Resolved;
+use respool_config::options::{find, switch};
 
 /// The most values that are remembered. There are eight options for each pool and listener.
 const VALUES_MAX: usize = 4_096;
@@ -92,9 +92,9 @@ fn configured(key: &SetKey, new: &Resolved) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::Config;
-    use crate::passwords::RenewablePasswords;
-    use crate::raw::RawConfig;
+    use respool_config::config::Config;
+    use respool_config::passwords::RenewablePasswords;
+    use respool_config::raw::RawConfig;
 
     /// Only a value that differs from the configured one is overwritten.
     #[test]

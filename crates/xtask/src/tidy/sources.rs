@@ -18,7 +18,7 @@ const FOREIGN: [&str; 8] = [
 ];
 
 /// The crates that ship.
-pub(super) const SHIPPED: [&str; 5] = ["protocol", "engine", "driver", "client", "proxy"];
+pub(super) const SHIPPED: [&str; 6] = ["protocol", "engine", "driver", "config", "client", "proxy"];
 
 /// All files that the checks read, sorted by path.
 pub(super) struct Sources {

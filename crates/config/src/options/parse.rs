@@ -8,7 +8,7 @@ use respool_protocol::commands::{self, CommandId};
 use crate::problem::shown;
 
 /// Parses a switch: `true` or `false`, or `yes` or `no` as CONFIG SET has it.
-pub(crate) fn switch(text: &str) -> Option<bool> {
+pub fn switch(text: &str) -> Option<bool> {
     match text {
         "true" | "yes" => Some(true),
         "false" | "no" => Some(false),

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! [`Config::resolve`] reads the passwords from their files and commands, and has no other effect.
-//! [`crate::serve`] uses only a configuration without problems.
+//! The program starts only with a configuration without problems.
 
 mod build;
 mod checks;
@@ -38,47 +38,47 @@ use crate::problem::{ConfigPlace, Problem};
 use crate::raw::RawConfig;
 use crate::tls_files::TlsFiles;
 
-pub(crate) use plan::{PROGRAMS, Plan};
-pub(crate) use resolve::Resolved;
+pub use plan::{PROGRAMS, Plan};
+pub use resolve::Resolved;
 
 /// A configuration without problems.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Config {
+pub struct Config {
     /// The pools, at least one.
-    pub(crate) pools: Vec<PoolConfig>,
+    pub pools: Vec<PoolConfig>,
     /// The number of workers.
-    pub(crate) workers: usize,
+    pub workers: usize,
     /// The settings of the engine, without pools: [`Config::settings`] adds them.
     settings: Settings,
     /// The passwords of servers and users that may change, with their origins.
-    pub(crate) renewable_passwords: RenewablePasswords,
+    pub renewable_passwords: RenewablePasswords,
     /// The files with certificates and keys.
-    pub(crate) tls_files: TlsFiles,
+    pub tls_files: TlsFiles,
     /// Mode, owner and group of sockets in the file system.
-    pub(crate) socket_access: SocketAccess,
+    pub socket_access: SocketAccess,
     /// The address of the pages about the process, if there are any.
-    pub(crate) metrics_listen: Option<Address>,
+    pub metrics_listen: Option<Address>,
     /// The path of the socket for `respool reload`.
-    pub(crate) control_socket: Option<PathBuf>,
+    pub control_socket: Option<PathBuf>,
     /// How long a stop waits for replies.
-    pub(crate) drain_timeout: std::time::Duration,
+    pub drain_timeout: std::time::Duration,
     /// The format of log lines.
-    pub(crate) log_format: LogFormat,
+    pub log_format: LogFormat,
     /// The level of the least severe log lines.
-    pub(crate) log_level: LogLevel,
+    pub log_level: LogLevel,
     /// Warnings about options that work, but probably not as the operator means them.
-    pub(crate) warnings: Vec<String>,
+    pub warnings: Vec<String>,
 }
 
 /// A pool: its servers and its listeners.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct PoolConfig {
+pub struct PoolConfig {
     /// Its name; `None` for the one pool of the options `listen` and `backend`.
-    pub(crate) name: Option<String>,
+    pub name: Option<String>,
     /// The listeners, at least one.
-    pub(crate) listen: Vec<ListenAt>,
+    pub listen: Vec<ListenAt>,
     /// The servers.
-    pub(crate) backend: Backend,
+    pub backend: Backend,
     /// Its own flush rule, if its table in the file has one.
     pub(crate) flush: Option<FlushRule>,
     /// The address of respool in replies about a Cluster; `None`: that of the listener.
@@ -88,25 +88,25 @@ pub(crate) struct PoolConfig {
     /// The map from addresses that servers name to addresses that respool reaches.
     pub(crate) address_map: AddressMap,
     /// Whether respool is ready only while a server of the pool answers.
-    pub(crate) is_required: bool,
+    pub is_required: bool,
     /// The servers of keys with a certain prefix.
-    pub(crate) prefixes: Vec<SubpoolConfig>,
+    pub prefixes: Vec<SubpoolConfig>,
 }
 
 /// The servers of keys with one prefix.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct SubpoolConfig {
+pub struct SubpoolConfig {
     /// The prefix of the keys.
-    pub(crate) prefix: String,
+    pub prefix: String,
     /// The servers of these keys.
-    pub(crate) url: BackendUrl,
+    pub url: BackendUrl,
     /// Whether these servers see the keys without the prefix.
-    pub(crate) strip: bool,
+    pub strip: bool,
 }
 
 /// The servers of a pool.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Backend {
+pub enum Backend {
     /// Servers that run already.
     Server(Box<BackendUrl>),
     /// A server that respool starts and stops.
@@ -119,7 +119,7 @@ impl Config {
     ///
     /// # Errors
     /// Returns every problem, in the order of the layers.
-    pub(crate) fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+    pub fn resolve(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
         Config::resolve_first(raw, |resolved, problems, _| {
             resolved.check_control_socket(problems);
         })
@@ -130,7 +130,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::resolve`].
-    pub(crate) fn check(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
+    pub fn check(raw: RawConfig) -> Result<(Config, Resolved), Vec<Problem>> {
         Config::resolve_first(raw, |resolved, problems, warnings| {
             resolved.check_control_socket(problems);
             resolved.check_socket_files(problems, warnings);
@@ -154,7 +154,7 @@ impl Config {
     ///
     /// # Errors
     /// As [`Config::resolve`].
-    pub(crate) fn resolve_again(
+    pub fn resolve_again(
         raw: RawConfig,
         before: &RenewablePasswords,
     ) -> Result<(Config, Resolved, Vec<Problem>), Vec<Problem>> {
@@ -232,7 +232,7 @@ impl Config {
     ///
     /// # Errors
     /// Returns the problems if there is no path.
-    pub(crate) fn control_socket(raw: RawConfig) -> Result<PathBuf, Vec<Problem>> {
+    pub fn control_socket(raw: RawConfig) -> Result<PathBuf, Vec<Problem>> {
         const NAME: &str = "control-socket";
         let is_file_unknown = raw.is_file_unknown;
         let (resolved, mut problems) = Resolved::from_raw(raw);
@@ -252,22 +252,22 @@ impl Config {
 
     /// Takes over the number of workers, which `threads = auto` may count anew: a reload cannot
     /// change it.
-    pub(crate) fn keep_fixed(&mut self, of: &Config) {
+    pub fn keep_fixed(&mut self, of: &Config) {
         self.workers = of.workers;
     }
 
     /// The users that may connect.
-    pub(crate) fn users(&self) -> &[User] {
+    pub fn users(&self) -> &[User] {
         &self.settings.users
     }
 
     /// The bounds of the engine.
-    pub(crate) fn limits(&self) -> &Limits {
+    pub fn limits(&self) -> &Limits {
         &self.settings.limits
     }
 
     /// Every listener, with its TLS and the index of its pool.
-    pub(crate) fn listeners(&self) -> Vec<ListenAddress> {
+    pub fn listeners(&self) -> Vec<ListenAddress> {
         let tls = self.tls_files.of_listeners();
         let pools = self.pools.iter().enumerate();
         let listeners = pools.flat_map(|(pool, settings)| {
@@ -282,7 +282,7 @@ impl Config {
     }
 
     /// The number of servers that all pools name, with those of their prefixes.
-    pub(crate) fn servers(&self) -> usize {
+    pub fn servers(&self) -> usize {
         let of_pool = |pool: &PoolConfig| {
             let parts = pool.prefixes.iter().map(|part| part.url.addresses().len());
             let own = match &pool.backend {
@@ -295,7 +295,7 @@ impl Config {
     }
 
     /// The settings of the engine. `servers` has the URL of each pool.
-    pub(crate) fn settings(&self, servers: &[BackendUrl]) -> Settings {
+    pub fn settings(&self, servers: &[BackendUrl]) -> Settings {
         let mut settings = self.settings.clone();
         let pools = self.pools.iter().zip(servers);
         settings.pools = pools.map(|(pool, server)| pool.settings(server)).collect();
@@ -303,7 +303,7 @@ impl Config {
     }
 
     /// A summary in one line.
-    pub(crate) fn summary(&self) -> String {
+    pub fn summary(&self) -> String {
         let pools: Vec<_> = self.pools.iter().map(PoolConfig::summary).collect();
         let workers = match self.workers {
             1 => "1 worker".into(),
@@ -320,7 +320,7 @@ impl Config {
 
 impl PoolConfig {
     /// Its name in INFO, in the log and in the metrics.
-    pub(crate) fn shown_name(&self) -> String {
+    pub fn shown_name(&self) -> String {
         self.name.clone().unwrap_or_else(|| "default".into())
     }
 

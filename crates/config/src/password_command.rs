@@ -37,7 +37,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// A command that prints a password.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct PasswordCommand {
+pub struct PasswordCommand {
     /// Its program and its arguments.
     words: Vec<String>,
 }

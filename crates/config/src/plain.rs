@@ -6,7 +6,7 @@
 use std::borrow::Cow;
 
 /// The text with each control character as an escape.
-pub(crate) fn plain(text: &str) -> Cow<'_, str> {
+pub fn plain(text: &str) -> Cow<'_, str> {
     if is_plain(text) {
         return Cow::Borrowed(text);
     }
@@ -22,7 +22,7 @@ pub(crate) fn plain(text: &str) -> Cow<'_, str> {
 
 /// The same for a line of the log, which ends with a line feed. ESC stays: the formatter colours
 /// lines with it, and escapes any other ESC itself. The escapes are valid in JSON, too.
-pub(crate) fn plain_line(line: &[u8]) -> Cow<'_, [u8]> {
+pub fn plain_line(line: &[u8]) -> Cow<'_, [u8]> {
     let end = line.len() - usize::from(line.ends_with(b"\n"));
     let shown = String::from_utf8_lossy(&line[..end]);
     let is_escaped = |letter: char| is_control(letter) && letter != '\u{1b}';

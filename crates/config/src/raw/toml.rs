@@ -12,7 +12,7 @@ use crate::problem::{ConfigPlace, Problem, did_you_mean};
 
 impl RawConfig {
     /// Adds the text of a file.
-    pub(crate) fn add_toml(&mut self, path: &str, text: &str) {
+    pub fn add_toml(&mut self, path: &str, text: &str) {
         let place = |span: Option<std::ops::Range<usize>>| {
             let (line, column) = position(text, span.map_or(0, |span| span.start));
             ConfigPlace::File {

@@ -18,7 +18,7 @@ const PASSWORD_FORMS: [&[&str]; 2] = [
 impl Resolved {
     /// A file that makes the same configuration. Each line has a comment with the place of the
     /// value. Passwords are left out.
-    pub(crate) fn to_toml(&self) -> String {
+    pub fn to_toml(&self) -> String {
         let mut values = self.values.clone();
         let mut lines = String::from(
             "# The configuration in effect, with the place of each value. Passwords are not shown.\n",

@@ -20,7 +20,7 @@ use crate::address::{parse_server, unix_path};
 
 /// The servers, and the function from keys to servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ShardedServers {
+pub struct ShardedServers {
     shards: Vec<Shard>,
     hashing: Hashing,
     placement: Placement,

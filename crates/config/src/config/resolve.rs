@@ -11,7 +11,7 @@ use crate::problem::{ConfigPlace, Problem};
 use crate::raw::RawConfig;
 
 /// The values of all options, each from its latest layer.
-pub(crate) struct Resolved {
+pub struct Resolved {
     /// The values; defaults where no layer has one.
     pub(super) values: Values,
     /// The place of each option that a layer gives.
@@ -55,12 +55,12 @@ impl Resolved {
     }
 
     /// The values of the options for all pools.
-    pub(crate) fn values_of_all(&self) -> Values {
+    pub fn values_of_all(&self) -> Values {
         self.values.clone()
     }
 
     /// The values for the pool of that name; those of all pools if there is none.
-    pub(crate) fn values_of_pool(&self, name: &str) -> Values {
+    pub fn values_of_pool(&self, name: &str) -> Values {
         let pool = self.values.pools.iter().find(|pool| pool.name == name);
         pool.map_or_else(|| self.values.clone(), |pool| self.values_of(pool))
     }
@@ -72,7 +72,7 @@ impl Resolved {
 
     /// The place of the first of these options that is given: in the table of a pool, or for all
     /// pools. The empty name is the table itself.
-    pub(crate) fn place_of_any(&self, pool: Option<&str>, names: &[&str]) -> ConfigPlace {
+    pub fn place_of_any(&self, pool: Option<&str>, names: &[&str]) -> ConfigPlace {
         let mut pools = self.values.pools.iter();
         let table = pool.and_then(|name| pools.find(|pool| pool.name == name));
         let of_name = |name: &&str| {

@@ -14,18 +14,18 @@ pub(crate) const REDIS_PORT: u16 = 6379;
 pub(crate) const SENTINEL_PORT: u16 = 26_379;
 
 /// Bytes of a socket's path: `sun_path` of the kernel's `sockaddr_un`, without the final zero.
-pub(crate) const UNIX_PATH_BYTES_MAX: usize = 107;
+pub const UNIX_PATH_BYTES_MAX: usize = 107;
 
 /// In front of an address on which clients use TLS.
 pub(crate) const TLS_PREFIX: &str = "tls:";
 
 /// An address on which respool listens.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ListenAt {
+pub struct ListenAt {
     /// The address.
-    pub(crate) address: Address,
+    pub address: Address,
     /// Whether clients use TLS there.
-    pub(crate) tls: bool,
+    pub tls: bool,
 }
 
 impl ListenAt {

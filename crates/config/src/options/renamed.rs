@@ -7,14 +7,14 @@
 use super::{Opt, find, switch};
 
 /// An option that had another name before.
-pub(crate) struct Renamed {
+pub struct Renamed {
     /// The old name.
-    pub(crate) old: &'static str,
+    pub old: &'static str,
     /// The name in the table of options.
     pub(crate) new: &'static str,
     /// The new values for `false` and `true`, if the old option was a switch and the new one is
     /// not.
-    pub(crate) switch_values: Option<[&'static str; 2]>,
+    pub switch_values: Option<[&'static str; 2]>,
 }
 
 /// Every old name that works.
@@ -47,7 +47,7 @@ pub(crate) static RENAMED: [Renamed; 5] = [
 ];
 
 /// The option of that new or old name, and the name itself.
-pub(crate) fn find_by_any_name(name: &str) -> Option<(&'static Opt, &'static str)> {
+pub fn find_by_any_name(name: &str) -> Option<(&'static Opt, &'static str)> {
     let renamed = RENAMED.iter().find(|renamed| renamed.old == name);
     match renamed {
         Some(renamed) => find(renamed.new).map(|option| (option, renamed.old)),
@@ -57,7 +57,7 @@ pub(crate) fn find_by_any_name(name: &str) -> Option<(&'static Opt, &'static str
 
 /// The values of the new option for `false` and `true` of the old one, if `name` is the old name of
 /// a switch.
-pub(crate) fn switch_values(name: &str) -> Option<[&'static str; 2]> {
+pub fn switch_values(name: &str) -> Option<[&'static str; 2]> {
     let renamed = RENAMED.iter().find(|renamed| renamed.old == name)?;
     renamed.switch_values
 }
@@ -66,7 +66,7 @@ pub(crate) fn switch_values(name: &str) -> Option<[&'static str; 2]> {
 ///
 /// # Errors
 /// An old switch has another text than `true` or `false`, or `yes` or `no`.
-pub(crate) fn value_by_name(name: &str, text: String) -> Result<String, &'static str> {
+pub fn value_by_name(name: &str, text: String) -> Result<String, &'static str> {
     match switch_values(name) {
         Some([for_false, for_true]) => match switch(&text) {
             Some(true) => Ok(for_true.into()),

@@ -4,7 +4,7 @@ use super::OptionKind;
 use super::values::Values;
 
 /// The unit, range and field of a numeric option. The option's name ends in its unit.
-pub(crate) struct NumberKind {
+pub struct NumberKind {
     /// The unit.
     pub(crate) unit: Unit,
     /// The smallest value, except 0 where `zero` allows it.
@@ -18,7 +18,7 @@ pub(crate) struct NumberKind {
 }
 
 /// A field of [`Values`] that holds a number.
-pub(crate) enum NumberField {
+pub enum NumberField {
     /// A field of 32 bits.
     U32(fn(&mut Values) -> &mut u32),
     /// A field of 64 bits.
@@ -117,7 +117,7 @@ impl NumberKind {
     }
 
     /// The allowed values, in words.
-    pub(crate) fn range(&self) -> String {
+    pub fn range(&self) -> String {
         let range = format!(
             "from {} to {}",
             self.describe(self.min),

@@ -24,7 +24,7 @@ pub(crate) const POOLS_MAX: usize = 256;
 pub(crate) const PREFIXES_MAX: usize = 64;
 
 /// The options for the one pool without a name. They exclude named pools.
-pub(crate) const UNNAMED_POOL_OPTIONS: [&str; 9] = [
+pub const UNNAMED_POOL_OPTIONS: [&str; 9] = [
     "listen",
     "tls-listen",
     "backend",
@@ -72,7 +72,7 @@ pub(crate) struct PrefixRule<U> {
 /// The table of a pool in the file. A part is `None` if it is missing. It is empty if it is wrong,
 /// which is a problem already.
 #[derive(Debug)]
-pub(crate) struct PoolTable {
+pub struct PoolTable {
     pub(crate) name: String,
     pub(crate) place: ConfigPlace,
     pub(crate) listen: Option<Vec<(String, ConfigPlace)>>,

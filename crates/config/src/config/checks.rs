@@ -65,7 +65,7 @@ impl Resolved {
 
     /// The problems of listeners, each at the place of its address. `problem_of`: the problem of an
     /// address, if it has one.
-    pub(crate) fn problems_of_listeners(
+    pub fn problems_of_listeners(
         &self,
         problem_of: impl Fn(&Address) -> Option<String>,
     ) -> Vec<Problem> {
@@ -170,7 +170,7 @@ impl Resolved {
     }
 
     /// The same for a control socket that a reload would change, and its directory.
-    pub(crate) fn check_new_control_socket(&self, problems: &mut Vec<Problem>) {
+    pub fn check_new_control_socket(&self, problems: &mut Vec<Problem>) {
         const NAME: &str = "control-socket";
         self.check_control_socket(problems);
         if let Some(path) = &self.values.control_socket {
@@ -234,7 +234,7 @@ impl Resolved {
     }
 
     /// A problem of the servers of a pool, at the place of their URL. `prefix`: of their keys.
-    pub(crate) fn problem_of_servers(
+    pub fn problem_of_servers(
         &self,
         pool: &PoolConfig,
         prefix: Option<&str>,

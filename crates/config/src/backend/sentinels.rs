@@ -33,7 +33,7 @@ fn two_passwords() -> String {
 
 /// The Sentinels, and the primaries that they monitor.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct SentinelServers {
+pub struct SentinelServers {
     sentinels: Vec<Address>,
     user: Option<String>,
     password: Option<String>,

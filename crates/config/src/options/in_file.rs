@@ -7,12 +7,12 @@ use crate::plain::{is_plain, plain_toml};
 
 impl Opt {
     /// The example as a value in the file.
-    pub(crate) fn example_in_file(&self) -> String {
+    pub fn example_in_file(&self) -> String {
         self.in_file(&[self.example.to_owned()])
     }
 
     /// Texts as a value in the file.
-    pub(crate) fn in_file(&self, texts: &[String]) -> String {
+    pub fn in_file(&self, texts: &[String]) -> String {
         let quoted = |text: &String| match is_plain(text) {
             true => Value::from(text.as_str()).to_string(),
             false => plain_toml(text),

@@ -25,42 +25,42 @@ mod values;
 
 use std::fmt;
 
-pub(crate) use number::{NumberField, NumberKind};
-pub(crate) use parse::{parse_path, parse_secret, switch};
-pub(crate) use renamed::{
-    RENAMED, Renamed, both_names, find_by_any_name, renamed_notice, switch_values, value_by_name,
-};
-pub(crate) use values::{LogFormat, LogLevel, Threads, Values};
+pub use number::{NumberField, NumberKind};
+pub use parse::switch;
+pub(crate) use parse::{parse_path, parse_secret};
+pub(crate) use renamed::{RENAMED, both_names, renamed_notice};
+pub use renamed::{Renamed, find_by_any_name, switch_values, value_by_name};
+pub use values::{LogFormat, LogLevel, Threads, Values};
 
 /// One option.
-pub(crate) struct Opt {
+pub struct Opt {
     /// The name, without leading dashes.
-    pub(crate) name: &'static str,
+    pub name: &'static str,
     /// The heading under which it is listed.
-    pub(crate) topic: Topic,
+    pub topic: Topic,
     /// The type of its value, and the field that holds it.
-    pub(crate) kind: OptionKind,
+    pub kind: OptionKind,
     /// The placeholder for its value in help; empty for a switch.
-    pub(crate) value: &'static str,
+    pub value: &'static str,
     /// The first line of its description, without a full stop.
-    pub(crate) brief: &'static str,
+    pub brief: &'static str,
     /// The rest of its description. An empty line separates paragraphs.
-    pub(crate) more: &'static str,
+    pub more: &'static str,
     /// A value other than the default, as the command line takes it.
-    pub(crate) example: &'static str,
+    pub example: &'static str,
     /// The environment variable that sets it, too.
-    pub(crate) variable: Option<&'static str>,
+    pub variable: Option<&'static str>,
     /// Whether its value is hidden wherever options are shown.
-    pub(crate) secret: bool,
+    pub secret: bool,
     /// Whether a pool may have its own value in the file.
-    pub(crate) per_pool: bool,
+    pub per_pool: bool,
     /// The effect of a reload on a changed value.
-    pub(crate) at_reload: AtReload,
+    pub at_reload: AtReload,
 }
 
 /// The effect of a reload of the configuration on an option with another value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtReload {
+pub enum AtReload {
     /// All workers use the new value.
     Applies,
     /// Nothing is reloaded: only a start can change the value.
@@ -68,7 +68,7 @@ pub(crate) enum AtReload {
 }
 
 /// The type of an option's value, and the field of [`Values`] that holds it.
-pub(crate) enum OptionKind {
+pub enum OptionKind {
     /// `true` or `false`, or `yes` or `no`; the bare name means `true`.
     Switch(fn(&mut Values) -> &mut bool),
     /// A whole number.
@@ -95,7 +95,7 @@ pub(crate) enum OptionKind {
 
 /// The headings, in the order in which they are listed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Topic {
+pub enum Topic {
     /// Listeners, servers, workers, and pages about the process.
     Addresses,
     /// A server of respool's own.
@@ -116,7 +116,7 @@ pub(crate) enum Topic {
 
 impl Topic {
     /// All headings, in order.
-    pub(crate) const ALL: [Topic; 8] = [
+    pub const ALL: [Topic; 8] = [
         Topic::Addresses,
         Topic::Spawn,
         Topic::Tls,
@@ -128,7 +128,7 @@ impl Topic {
     ];
 
     /// The heading.
-    pub(crate) fn title(self) -> &'static str {
+    pub fn title(self) -> &'static str {
         match self {
             Topic::Addresses => "Addresses and workers",
             Topic::Spawn => "A server of respool's own",
@@ -142,7 +142,7 @@ impl Topic {
     }
 
     /// The text below the heading, about all of its options; may be empty.
-    pub(crate) fn intro(self) -> &'static str {
+    pub fn intro(self) -> &'static str {
         match self {
             Topic::Addresses => "",
             Topic::Spawn => {
@@ -195,7 +195,7 @@ const OPTION: Opt = Opt {
 };
 
 /// Every option, in the order of the headings and of the help.
-pub(crate) static OPTIONS: &[Opt] = &[
+pub static OPTIONS: &[Opt] = &[
     addresses::LISTEN,
     addresses::BACKEND,
     addresses::POOL,
@@ -274,7 +274,7 @@ pub(crate) static OPTIONS: &[Opt] = &[
 ];
 
 /// The option of that name.
-pub(crate) fn find(name: &str) -> Option<&'static Opt> {
+pub fn find(name: &str) -> Option<&'static Opt> {
     OPTIONS.iter().find(|option| option.name == name)
 }
 
@@ -306,8 +306,8 @@ impl Opt {
         }
     }
 
-    /// The texts that `values` hold, each as [`Opt::set`] parses it.
-    pub(crate) fn get(&self, values: &mut Values) -> Vec<String> {
+    /// The texts that `values` hold, each as `set` parses it.
+    pub fn get(&self, values: &mut Values) -> Vec<String> {
         match &self.kind {
             OptionKind::Switch(field) => vec![field(values).to_string()],
             OptionKind::Number(number) => vec![number.get(values).to_string()],
@@ -317,12 +317,12 @@ impl Opt {
     }
 
     /// The old name that works until the next version.
-    pub(crate) fn old_name(&self) -> Option<&'static Renamed> {
+    pub fn old_name(&self) -> Option<&'static Renamed> {
         RENAMED.iter().find(|renamed| renamed.new == self.name)
     }
 
     /// The default, as help shows it; `None` if there is none.
-    pub(crate) fn default(&self) -> Option<String> {
+    pub fn default(&self) -> Option<String> {
         let mut values = Values::default();
         if let OptionKind::Number(number) = &self.kind {
             return Some(number.describe(number.get(&mut values)));

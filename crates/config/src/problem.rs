@@ -19,7 +19,7 @@ pub(crate) enum Layer {
 
 /// The place where a value is given, for the operator to change it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum ConfigPlace {
+pub enum ConfigPlace {
     /// No layer gives the value.
     Default,
     /// A position in the file.
@@ -64,7 +64,7 @@ impl fmt::Display for ConfigPlace {
 
 /// One mistake in one line: the place, the mistake, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Problem {
+pub struct Problem {
     place: ConfigPlace,
     /// The option, as the place names it; `None`: the problem is about no single option.
     option: Option<String>,
@@ -73,7 +73,7 @@ pub(crate) struct Problem {
 
 impl Problem {
     /// A problem of the option `name`.
-    pub(crate) fn of_option(name: &str, place: &ConfigPlace, what: impl fmt::Display) -> Problem {
+    pub fn of_option(name: &str, place: &ConfigPlace, what: impl fmt::Display) -> Problem {
         let text = match place {
             ConfigPlace::Arguments => format!("--{name}: {what}"),
             ConfigPlace::File { .. } => format!("{name}: {what}"),
@@ -89,7 +89,7 @@ impl Problem {
     }
 
     /// A problem of a place.
-    pub(crate) fn at(place: ConfigPlace, text: impl Into<String>) -> Problem {
+    pub fn at(place: ConfigPlace, text: impl Into<String>) -> Problem {
         Problem {
             place,
             option: None,
@@ -123,7 +123,7 @@ impl fmt::Display for Problem {
 
 /// A text of the operator as a problem may repeat it. It loses everything that may be a password:
 /// all of a URL but its scheme, and all in front of an `@`.
-pub(crate) fn shown(text: &str) -> String {
+pub fn shown(text: &str) -> String {
     if let Some((scheme, _)) = text.split_once("://") {
         return format!("{scheme}://...");
     }
@@ -134,10 +134,7 @@ pub(crate) fn shown(text: &str) -> String {
 }
 
 /// The candidate that is most like `word`, if one is like it.
-pub(crate) fn did_you_mean<'a>(
-    word: &str,
-    candidates: impl Iterator<Item = &'a str>,
-) -> Option<&'a str> {
+pub fn did_you_mean<'a>(word: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let word = word.replace('_', "-").to_ascii_lowercase();
     candidates
         .map(|candidate| {

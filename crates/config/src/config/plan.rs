@@ -4,15 +4,15 @@ use std::fmt;
 use std::path::PathBuf;
 
 /// The programs to look for in PATH, in this order.
-pub(crate) const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
+pub const PROGRAMS: [&str; 2] = ["redis-server", "valkey-server"];
 
 /// The server to start.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Plan {
+pub struct Plan {
     /// A path, or a name for PATH. `None`: the first of [`PROGRAMS`] in PATH.
-    pub(crate) program: Option<PathBuf>,
+    pub program: Option<PathBuf>,
     /// The most memory for its data, in bytes; 0: no limit.
-    pub(crate) memory_bytes: u64,
+    pub memory_bytes: u64,
 }
 
 impl fmt::Display for Plan {

@@ -24,9 +24,9 @@ const WARNINGS_MAX: usize = 16;
 
 /// One option as one layer gives it.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub struct Given {
     /// The option.
-    pub(crate) option: &'static Opt,
+    pub option: &'static Opt,
     /// The name by which the layer gives it, which may be an old one.
     pub(crate) name: &'static str,
     /// The place of its name.
@@ -37,13 +37,13 @@ pub(crate) struct Given {
 
 /// The options of all layers.
 #[derive(Debug, Default)]
-pub(crate) struct RawConfig {
+pub struct RawConfig {
     /// The options, in no order.
-    pub(crate) given: Vec<Given>,
+    pub given: Vec<Given>,
     /// The tables of pools in the file. If there are any, `given` has the option `pool`.
-    pub(crate) pools: Vec<PoolTable>,
+    pub pools: Vec<PoolTable>,
     /// Texts that cannot be read, and unknown names.
-    pub(crate) problems: Vec<Problem>,
+    pub problems: Vec<Problem>,
     /// Whether the file cannot be read, or is no TOML: its options are not known.
     pub(crate) is_file_unknown: bool,
     /// Warnings about options that work, but probably not as the operator means them.
@@ -53,7 +53,7 @@ pub(crate) struct RawConfig {
 impl RawConfig {
     /// Adds one option of the command line. Of an option with one value the last one counts, so
     /// that a user can overrule the options of a script.
-    pub(crate) fn add_argument(&mut self, option: &'static Opt, name: &'static str, text: String) {
+    pub fn add_argument(&mut self, option: &'static Opt, name: &'static str, text: String) {
         let place = ConfigPlace::Arguments;
         self.check_name(option, name, &place);
         let mut earlier = self
@@ -99,7 +99,7 @@ impl RawConfig {
     }
 
     /// Adds the options of the environment.
-    pub(crate) fn add_environment(&mut self, get: impl Fn(&str) -> Option<OsString>) {
+    pub fn add_environment(&mut self, get: impl Fn(&str) -> Option<OsString>) {
         for option in OPTIONS {
             let Some(variable) = option.variable else {
                 continue;
@@ -125,7 +125,7 @@ impl RawConfig {
     }
 
     /// Warns of environment variables that look like respool's and are not read.
-    pub(crate) fn warn_of_variables(&mut self, names: impl Iterator<Item = OsString>) {
+    pub fn warn_of_variables(&mut self, names: impl Iterator<Item = OsString>) {
         let names = names.filter_map(|name| name.into_string().ok());
         let mut names: Vec<String> = names.collect();
         names.sort();
@@ -156,7 +156,7 @@ impl RawConfig {
     }
 
     /// Adds the file at `path`.
-    pub(crate) fn add_file(&mut self, path: &str) {
+    pub fn add_file(&mut self, path: &str) {
         match read_file(Path::new(path), FILE_BYTES_MAX).map(String::from_utf8) {
             Ok(Ok(text)) => self.add_toml(path, &text),
             Ok(Err(_)) => {

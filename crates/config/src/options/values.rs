@@ -18,7 +18,7 @@ use crate::pools::NamedPool;
 
 /// The values of all options, each valid by itself. [`crate::config`] checks them together.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct Values {
+pub struct Values {
     pub(crate) listen: Vec<Address>,
     pub(crate) backend: BackendUrl,
     pub(crate) pools: Vec<NamedPool>,
@@ -130,7 +130,7 @@ impl Default for Values {
 
 /// The number of workers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Threads {
+pub enum Threads {
     /// One for each core that respool may use.
     Auto,
     /// This many.
@@ -139,7 +139,7 @@ pub(crate) enum Threads {
 
 /// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogFormat {
+pub enum LogFormat {
     /// Lines for people.
     Text,
     /// One JSON object a line.
@@ -148,11 +148,16 @@ pub(crate) enum LogFormat {
 
 /// The level of the least severe lines that are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum LogLevel {
+pub enum LogLevel {
+    /// Errors alone.
     Error,
+    /// Warnings, too.
     Warn,
+    /// Events of the operation, too.
     Info,
+    /// Details for a search of faults, too.
     Debug,
+    /// Everything.
     Trace,
 }
 

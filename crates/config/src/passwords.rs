@@ -43,7 +43,7 @@ const RETRY_MAX: Duration = Duration::from_secs(60);
 
 /// The place that a password comes from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum PasswordOrigin {
+pub enum PasswordOrigin {
     /// A file that holds it.
     File(PathBuf),
     /// A command that prints it.
@@ -53,7 +53,7 @@ pub(crate) enum PasswordOrigin {
 /// The passwords that may change, each origin once. The index of a password is its
 /// [`PasswordSource`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RenewablePasswords(Vec<RenewablePassword>);
+pub struct RenewablePasswords(Vec<RenewablePassword>);
 
 /// A password that may change.
 #[derive(Clone)]
@@ -180,11 +180,13 @@ impl CommandSchedule {
 }
 
 /// A password that a reload has found changed.
-pub(crate) struct RenewedPassword {
-    pub(crate) source: PasswordSource,
-    pub(crate) password: String,
+pub struct RenewedPassword {
+    /// Its number in the settings.
+    pub source: PasswordSource,
+    /// Its text.
+    pub password: String,
     /// Whether links that are up authenticate with it.
-    pub(crate) renews_logins: bool,
+    pub renews_logins: bool,
 }
 
 impl RenewablePasswords {
@@ -200,7 +202,7 @@ impl RenewablePasswords {
     }
 
     /// A text for each password that has changed, which names its origin.
-    pub(crate) fn changes_since(&self, before: &RenewablePasswords) -> Vec<String> {
+    pub fn changes_since(&self, before: &RenewablePasswords) -> Vec<String> {
         let changed = self.changed_indices(before);
         let shown = changed.map(|index| {
             let one = &self.0[index];
@@ -215,7 +217,7 @@ impl RenewablePasswords {
     }
 
     /// The passwords that have changed.
-    pub(crate) fn changed_since(&self, before: &RenewablePasswords) -> Vec<RenewedPassword> {
+    pub fn changed_since(&self, before: &RenewablePasswords) -> Vec<RenewedPassword> {
         let changed = self.changed_indices(before);
         let renewed = changed.map(|index| RenewedPassword {
             source: PasswordSource(index as u16),
@@ -307,11 +309,11 @@ impl RenewablePasswords {
 
 /// The passwords and certificates in effect.
 #[derive(Debug, Default)]
-pub(crate) struct RenewablesInEffect {
+pub struct RenewablesInEffect {
     /// Passwords of files and commands.
-    pub(crate) passwords: RenewablePasswords,
+    pub passwords: RenewablePasswords,
     /// The files with certificates and keys.
-    pub(crate) tls: TlsFiles,
+    pub tls: TlsFiles,
 }
 
 impl RenewablesInEffect {
@@ -329,7 +331,7 @@ impl RenewablesInEffect {
 
 /// A handle to the thread that reads passwords again. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rereader(Arc<SharedRereader>);
+pub struct Rereader(Arc<SharedRereader>);
 
 #[derive(Debug, Default)]
 struct SharedRereader {
@@ -354,7 +356,7 @@ struct Wanted {
 
 impl Rereader {
     /// A handle for these passwords and certificates.
-    pub(crate) fn new(passwords: &RenewablePasswords, tls: &TlsFiles) -> Rereader {
+    pub fn new(passwords: &RenewablePasswords, tls: &TlsFiles) -> Rereader {
         Rereader(Arc::new(SharedRereader {
             in_effect: Mutex::new(RenewablesInEffect {
                 passwords: passwords.clone(),
@@ -366,23 +368,23 @@ impl Rereader {
     }
 
     /// The passwords in effect. No other thread reads files or runs commands until this is dropped.
-    pub(crate) fn in_effect(&self) -> MutexGuard<'_, RenewablesInEffect> {
+    pub fn in_effect(&self) -> MutexGuard<'_, RenewablesInEffect> {
         lock(&self.0.in_effect)
     }
 
     /// When the certificates in effect expire.
-    pub(crate) fn expiries(&self) -> Vec<CertificateExpiry> {
+    pub fn expiries(&self) -> Vec<CertificateExpiry> {
         lock(&self.0.expiries).clone()
     }
 
     /// Asks for this password to be read, since a server refuses it. Returns at once.
-    pub(crate) fn ask(&self, source: PasswordSource) {
+    pub fn ask(&self, source: PasswordSource) {
         lock(&self.0.wanted).refused.insert(source.0.into());
         self.0.is_wanted.notify_one();
     }
 
     /// A reload has changed the passwords in effect: the thread looks when it has to wake.
-    pub(crate) fn handle_reload(&self) {
+    pub fn handle_reload(&self) {
         lock(&self.0.wanted).is_reloaded = true;
         self.0.is_wanted.notify_one();
     }
@@ -392,7 +394,7 @@ impl Rereader {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub(crate) fn start(&self, workers: Passwords, updates: TlsUpdates) -> io::Result<()> {
+    pub fn start(&self, workers: Passwords, updates: TlsUpdates) -> io::Result<()> {
         let mut is_started = lock(&self.0.is_started);
         if *is_started || self.in_effect().is_empty() {
             return Ok(());

@@ -71,7 +71,7 @@ impl OriginNames {
 
 /// The servers that a URL names.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum BackendServers {
+pub enum BackendServers {
     /// One server at this address.
     Single(Address),
     /// Several servers that share the keys.
@@ -84,23 +84,23 @@ pub(crate) enum BackendServers {
 
 /// The URL of a pool's servers.
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) struct BackendUrl {
+pub struct BackendUrl {
     /// The servers, with their addresses.
-    pub(crate) servers: BackendServers,
+    pub servers: BackendServers,
     /// Whether respool reaches them over TLS.
-    pub(crate) tls: bool,
+    pub tls: bool,
     /// The user for AUTH; `None`: the default user.
-    pub(crate) user: Option<String>,
+    pub user: Option<String>,
     /// The password for AUTH, in clear text.
-    pub(crate) password: Option<String>,
+    pub password: Option<String>,
     /// The origin of the password, if the URL names one.
-    pub(crate) origin: Option<PasswordOrigin>,
+    pub origin: Option<PasswordOrigin>,
     /// The number of that origin among all of them, once it was read.
-    pub(crate) source: Option<PasswordSource>,
+    pub source: Option<PasswordSource>,
     /// The database in which a session starts.
-    pub(crate) db: u32,
+    pub db: u32,
     /// Which servers of a primary and its replicas read keys.
-    pub(crate) reads: Reads,
+    pub reads: Reads,
 }
 
 impl Default for BackendUrl {
@@ -181,7 +181,7 @@ impl fmt::Debug for BackendUrl {
 
 impl BackendUrl {
     /// The same URL without the passwords of files and commands: they change by themselves.
-    pub(crate) fn without_renewable_passwords(&self) -> BackendUrl {
+    pub fn without_renewable_passwords(&self) -> BackendUrl {
         let mut url = self.clone();
         if url.source.is_some() {
             url.password = None;
@@ -193,7 +193,7 @@ impl BackendUrl {
     }
 
     /// The addresses that the URL names.
-    pub(crate) fn addresses(&self) -> Vec<&Address> {
+    pub fn addresses(&self) -> Vec<&Address> {
         match &self.servers {
             BackendServers::Single(address) => vec![address],
             BackendServers::Sharded(shards) => shards.addresses().collect(),
@@ -204,7 +204,7 @@ impl BackendUrl {
 
     /// Whether its addresses are those of seed nodes or Sentinels: any one of them names the
     /// servers.
-    pub(crate) fn names_entry_points(&self) -> bool {
+    pub fn names_entry_points(&self) -> bool {
         match self.servers {
             BackendServers::Single(_) | BackendServers::Sharded(_) => false,
             BackendServers::Cluster(_) | BackendServers::Sentinel(_) => true,

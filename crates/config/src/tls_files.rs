@@ -82,13 +82,13 @@ pub(crate) struct ServerTlsFiles {
 
 /// The time at which a certificate of respool, or a CA that it trusts, expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CertificateExpiry {
+pub struct CertificateExpiry {
     /// The option that names its file.
-    pub(crate) option: &'static str,
+    pub option: &'static str,
     /// Its file.
-    pub(crate) path: PathBuf,
+    pub path: PathBuf,
     /// The time.
-    pub(crate) at: SystemTime,
+    pub at: SystemTime,
 }
 
 /// A mistake in one file, or in the name of servers.
@@ -165,7 +165,7 @@ struct LoadedSet {
 
 /// All sets. It is empty without TLS.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct TlsFiles {
+pub struct TlsFiles {
     sets: Vec<LoadedSet>,
     /// The time of the next look.
     next_look: Option<Instant>,
@@ -240,7 +240,7 @@ impl TlsFiles {
     }
 
     /// The TLS to the servers of each pool.
-    pub(crate) fn of_pools(&self, count: usize) -> Vec<Option<ServerTls>> {
+    pub fn of_pools(&self, count: usize) -> Vec<Option<ServerTls>> {
         let mut of_pools = vec![None; count];
         for set in &self.sets {
             if let (MadeOfFiles::Servers(tls), FileSet::Servers(_, pools)) = (&set.made, &set.files)
@@ -337,7 +337,7 @@ impl TlsFiles {
 
     /// A text for each set that names those of its files that have other contents than in use.
     /// Other files are a difference of their options.
-    pub(crate) fn changes_since(&self, in_use: &TlsFiles) -> Vec<String> {
+    pub fn changes_since(&self, in_use: &TlsFiles) -> Vec<String> {
         let changed_files = |set: &LoadedSet| {
             let old = in_use.sets.iter();
             let mut same = old.filter(|old| {
@@ -354,7 +354,7 @@ impl TlsFiles {
 
     /// Keeps the TLS in use of sets with the same settings and contents, so that clients and
     /// servers may resume their TLS sessions after a reload.
-    pub(crate) fn keep_same(&mut self, in_use: &TlsFiles) {
+    pub fn keep_same(&mut self, in_use: &TlsFiles) {
         for set in &mut self.sets {
             let mut old = in_use.sets.iter();
             let same =
