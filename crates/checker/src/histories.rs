@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{self, Client};
+use respool_testkit::client::{self, RespClient};
 use respool_testkit::random::Random;
 use respool_testkit::time::clock_ns;
 
@@ -129,7 +129,7 @@ pub fn run(
     server: SocketAddr,
     tell: &mut dyn FnMut(&str),
 ) -> Result<HistoryReport, String> {
-    let mut direct = Client::open(server, PATIENCE).map_err(|error| error.to_string())?;
+    let mut direct = RespClient::open(server, PATIENCE).map_err(|error| error.to_string())?;
     prepare(settings, &mut direct).map_err(|error| format!("{server}: {error}"))?;
     let mut report = HistoryReport::default();
     let mut round = 0;
@@ -165,7 +165,7 @@ pub fn run_through(
     trouble: impl FnOnce() -> Result<Vec<Inherited>, String>,
 ) -> Result<HistoryReport, String> {
     let prepared =
-        Client::open(address, PATIENCE).and_then(|mut first| prepare(settings, &mut first));
+        RespClient::open(address, PATIENCE).and_then(|mut first| prepare(settings, &mut first));
     prepared.map_err(|error| format!("{address}: {error}"))?;
     let over = AtomicBool::new(false);
     let (asked, inherited) = thread::scope(|scope| {
@@ -187,7 +187,7 @@ pub fn run_through(
 }
 
 /// Empties the servers and writes the keys that hold no string.
-fn prepare(settings: &HistorySettings, connection: &mut Client) -> io::Result<()> {
+fn prepare(settings: &HistorySettings, connection: &mut RespClient) -> io::Result<()> {
     let mut before = request(&[b"FLUSHALL"]);
     for key in 0..settings.odd_keys {
         before.extend(request(&[b"RPUSH", &odd_key("list", key), b"element"]));
@@ -204,7 +204,7 @@ fn join(
 fn run_round(
     settings: &HistorySettings,
     address: SocketAddr,
-    direct: &mut Client,
+    direct: &mut RespClient,
     round: u64,
     requests: u64,
 ) -> Result<HistoryReport, String> {
@@ -386,7 +386,7 @@ fn is_lost(clients: &[Vec<Operation>], at: u64, value: u64) -> bool {
 }
 
 /// Cuts all connections of the server but this one, now and then.
-fn cut(every: Option<Duration>, direct: &mut Client, over: &AtomicBool) -> Result<(), String> {
+fn cut(every: Option<Duration>, direct: &mut RespClient, over: &AtomicBool) -> Result<(), String> {
     let Some(every) = every else {
         return Ok(());
     };
@@ -476,7 +476,7 @@ impl<'a> HistoryClient<'a> {
 
     fn run(mut self, address: SocketAddr, until: Until<'_>) -> Result<ClientHistory, String> {
         let lost = |error: io::Error| format!("client {}: {error}", self.number);
-        let mut connection = Client::open(address, PATIENCE).map_err(lost)?;
+        let mut connection = RespClient::open(address, PATIENCE).map_err(lost)?;
         if self.number % 2 == 1 {
             let hello = request(&[b"HELLO", b"3"]);
             let replies = exchange(&mut connection, &hello, 1).map_err(lost)?;
@@ -677,7 +677,11 @@ fn request(args: &[&[u8]]) -> Vec<u8> {
 }
 
 /// Sends requests. Returns their replies, each with the time at which it was read.
-fn exchange(client: &mut Client, bytes: &[u8], count: usize) -> io::Result<Vec<(u64, Vec<u8>)>> {
+fn exchange(
+    client: &mut RespClient,
+    bytes: &[u8],
+    count: usize,
+) -> io::Result<Vec<(u64, Vec<u8>)>> {
     client.try_send(bytes)?;
     let replies: Vec<_> = (0..count)
         .map(|_| client.try_reply_bytes().map(|reply| (clock_ns(), reply)))

@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::servers::{self, Flavour, Process, Proxy, Ready, ReservedPort, ServerProcess};
 use respool_testkit::topologies::{
     ClusterSettings, Node, Shards, TestCluster, cluster_url, sharded_url,
@@ -707,7 +707,7 @@ pub(crate) fn check(binary: &Path, args: &[&str]) -> Result<String, String> {
 }
 
 /// Reads INFO of a server.
-pub struct Inspector(Client);
+pub struct Inspector(RespClient);
 
 /// Counters of a server since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -725,7 +725,7 @@ impl Inspector {
     /// # Errors
     /// When the connection is refused.
     pub fn connect(address: SocketAddr) -> io::Result<Inspector> {
-        Client::open(address, Duration::from_secs(5)).map(Inspector)
+        RespClient::open(address, Duration::from_secs(5)).map(Inspector)
     }
 
     /// A section of `INFO`.
@@ -777,7 +777,7 @@ fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// A proxy may accept before it can reach its server, so it counts as started with an answered GET.
 pub(crate) fn wait_until_served(address: SocketAddr) -> io::Result<()> {
     let ask = || -> io::Result<()> {
-        match Client::open(address, Duration::from_secs(1))?.order(&["GET", "lab:ready"])? {
+        match RespClient::open(address, Duration::from_secs(1))?.order(&["GET", "lab:ready"])? {
             Reply::Null => Ok(()),
             other => Err(io::Error::other(format!("GET was answered with {other:?}"))),
         }
@@ -937,7 +937,7 @@ mod tests {
         let mut other = Inspector::connect(own.address()).unwrap();
         other.info("cpu").unwrap();
         assert_eq!(inspector.tally().unwrap(), before, "the INFO of another");
-        let mut client = Client::connect(own.address());
+        let mut client = RespClient::connect(own.address());
         for request in ["SET a 1", "GET a", "MGET a b a"] {
             client.call(request);
         }

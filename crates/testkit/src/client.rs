@@ -1,8 +1,8 @@
 //! A blocking client. It reads replies with the testkit's own parser, so that it shares no mistake
 //! with the code under test.
 //!
-//! Its methods come in two families. Tests use those that panic, such as [`Client::call`].
-//! Topologies and measurements use those that return errors, such as [`Client::ask`].
+//! Its methods come in two families. Tests use those that panic, such as [`RespClient::call`].
+//! Topologies and measurements use those that return errors, such as [`RespClient::ask`].
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -174,40 +174,41 @@ pub fn words(text: &str) -> Vec<u8> {
 
 /// One connection.
 #[derive(Debug)]
-pub struct Client {
+pub struct RespClient {
     reader: BufReader<TcpStream>,
 }
 
-impl Client {
+impl RespClient {
     /// Connects; panics when that fails.
-    pub fn connect(address: SocketAddr) -> Client {
-        Client::try_connect(address).unwrap_or_else(|error| panic!("connect to {address}: {error}"))
+    pub fn connect(address: SocketAddr) -> RespClient {
+        RespClient::try_connect(address)
+            .unwrap_or_else(|error| panic!("connect to {address}: {error}"))
     }
 
     /// Connects.
     ///
     /// # Errors
     /// When no peer accepts.
-    pub fn try_connect(address: SocketAddr) -> io::Result<Client> {
-        Client::open(address, PATIENCE)
+    pub fn try_connect(address: SocketAddr) -> io::Result<RespClient> {
+        RespClient::open(address, PATIENCE)
     }
 
     /// Connects. No operation takes longer than `limit`.
     ///
     /// # Errors
     /// When no peer accepts.
-    pub fn open(address: SocketAddr, limit: Duration) -> io::Result<Client> {
+    pub fn open(address: SocketAddr, limit: Duration) -> io::Result<RespClient> {
         let named = |error: io::Error| io::Error::new(error.kind(), format!("{address}: {error}"));
         let stream = TcpStream::connect_timeout(&address, limit).map_err(named)?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(limit))?;
         stream.set_write_timeout(Some(limit))?;
-        Ok(Client::of(stream))
+        Ok(RespClient::of(stream))
     }
 
     /// A client over an existing connection.
-    pub fn of(stream: TcpStream) -> Client {
-        Client {
+    pub fn of(stream: TcpStream) -> RespClient {
+        RespClient {
             reader: BufReader::with_capacity(64 << 10, stream),
         }
     }
@@ -281,7 +282,7 @@ impl Client {
         }
     }
 
-    /// As [`Client::ask`], but an error reply is an error.
+    /// As [`RespClient::ask`], but an error reply is an error.
     ///
     /// # Errors
     /// When no reply comes, or an error.
@@ -451,7 +452,7 @@ pub fn reset(stream: &TcpStream) {
 }
 
 /// A counter of `INFO respool`.
-pub fn counter(client: &mut Client, name: &str) -> u64 {
+pub fn counter(client: &mut RespClient, name: &str) -> u64 {
     let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };
@@ -463,11 +464,11 @@ pub fn counter(client: &mut Client, name: &str) -> u64 {
 }
 
 /// One connection for each worker of a respool, in the order of the workers.
-pub fn one_of_each_worker(address: SocketAddr) -> Vec<Client> {
+pub fn one_of_each_worker(address: SocketAddr) -> Vec<RespClient> {
     let mut all = BTreeMap::new();
     // The kernel spreads connections over the workers: of 400, each worker gets some.
     for _ in 0..400 {
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         let workers = counter(&mut client, "workers") as usize;
         all.entry(counter(&mut client, "worker")).or_insert(client);
         if all.len() == workers {
@@ -494,7 +495,7 @@ pub fn text(value: &Reply) -> String {
 }
 
 /// Sends requests in one pipeline, with `;` between them, and reads their replies.
-pub fn pipelined(client: &mut Client, requests: &str) -> Vec<Reply> {
+pub fn pipelined(client: &mut RespClient, requests: &str) -> Vec<Reply> {
     let count = requests.split(';').count();
     client.exchange(requests.split(';').flat_map(words).collect(), count)
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, Reply, is_not_executed, one_of_each_worker, request, text, words};
+use crate::client::{Reply, RespClient, is_not_executed, one_of_each_worker, request, text, words};
 use crate::random::{Random, seed};
 use crate::time::wait_until;
 
@@ -109,7 +109,7 @@ enum CountingRequest {
 
 /// A session that knows the value of each of its keys.
 pub struct Counting {
-    client: Client,
+    client: RespClient,
     random: Random,
     counts: Vec<KeyCount>,
     /// Keys that it sets and deletes, with their values.
@@ -133,7 +133,7 @@ pub const TOGETHER: usize = 4;
 impl Counting {
     /// The session with this number. Two sessions have no key and no value of a count in
     /// common.
-    fn start(mut client: Client, number: u64, seed: u64, allowed: AllowedFailures) -> Counting {
+    fn start(mut client: RespClient, number: u64, seed: u64, allowed: AllowedFailures) -> Counting {
         let key = |place: usize| match place < TOGETHER {
             true => format!("{{t{number}}}:{place}"),
             false => format!("c{number}:{place}"),
@@ -461,7 +461,7 @@ pub fn counted_in_steps<T>(
     // Each worker knows its servers by itself and has to notice their failures by itself.
     let mut clients = one_of_each_worker(address);
     assert!(clients.len() <= SESSIONS as usize, "some for each worker");
-    clients.resize_with(SESSIONS as usize, || Client::connect(address));
+    clients.resize_with(SESSIONS as usize, || RespClient::connect(address));
     let mut sessions: Vec<Counting> = (0..)
         .zip(clients)
         .map(|(number, client)| Counting::start(client, number, seed, allowed))

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::client::{Client, Reply};
+use crate::client::{Reply, RespClient};
 
 /// A request to a node, and the facts from which a script answers it.
 pub struct NodeRequest<'a> {
@@ -127,12 +127,12 @@ impl FakeNodesState {
             };
             self.open.lock().expect("no holder panics").push(kept);
             let shared = Arc::clone(&self);
-            thread::spawn(move || shared.serve(node, Client::of(stream)));
+            thread::spawn(move || shared.serve(node, RespClient::of(stream)));
         }
     }
 
     /// A request has the shape of a reply: an array of bulk strings.
-    fn serve(&self, node: usize, mut peer: Client) {
+    fn serve(&self, node: usize, mut peer: RespClient) {
         while let Ok(Reply::Array(words)) = peer.try_reply() {
             let mut request = Vec::new();
             for word in &words {

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::client::{Client, Reply};
+use crate::client::{Reply, RespClient};
 use serde::{Deserialize, Serialize};
 
 use crate::topologies::{
@@ -202,7 +202,7 @@ impl Scene {
     /// # Errors
     /// When no key was found.
     pub fn own_key(&self, proxy: SocketAddr) -> io::Result<String> {
-        let mut connection = Client::open(proxy, ASK)?;
+        let mut connection = RespClient::open(proxy, ASK)?;
         for number in 0..PROBE_KEYS {
             let key = format!("failover:probe:{number}");
             connection.order(&["SET", &key, "0"])?;

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use crate::certificates::CertificateFiles;
-use crate::client::{Client, Reply};
+use crate::client::{Reply, RespClient};
 use crate::servers::{Process, ReservedPort, ServerProcess};
 
 mod cluster;
@@ -90,8 +90,8 @@ impl Node {
     ///
     /// # Errors
     /// When it cannot be made.
-    pub fn connect(&self) -> io::Result<Client> {
-        let mut client = Client::open(self.address(), ASK_LIMIT)?;
+    pub fn connect(&self) -> io::Result<RespClient> {
+        let mut client = RespClient::open(self.address(), ASK_LIMIT)?;
         if let Some(password) = &self.password {
             client.order(&["AUTH", password])?;
         }

@@ -5,7 +5,7 @@
 use std::collections::HashMap;
 
 use respool_protocol::commands::{self, Command, KeyFlags};
-use respool_testkit::client::{self, Client, Reply};
+use respool_testkit::client::{self, Reply, RespClient};
 use respool_testkit::random::{self, Random};
 use respool_testkit::servers::{Flavour, ServerProcess, find, leave_out};
 
@@ -126,7 +126,7 @@ fn servers_find_keys_where_the_table_does() {
     let mut random = Random::new(seed);
     let mut compared = 0;
     for (flavour, server) in servers(&[Flavour::Redis70, Flavour::Redis82, Flavour::Valkey91]) {
-        let mut link = Client::connect(server.address());
+        let mut link = RespClient::connect(server.address());
         let mut known = HashMap::new();
         let mut requests: Vec<CommandLine> = LINES.iter().map(|line| words(line)).collect();
         // Every command with every small number of arguments ...
@@ -211,7 +211,7 @@ fn servers_wait_only_when_the_table_says_so() {
         Flavour::Redis82,
         Flavour::Valkey91,
     ]) {
-        let mut watcher = Client::connect(server.address());
+        let mut watcher = RespClient::connect(server.address());
         for stream in ["s", "BLOCK", "0"] {
             watcher.call_args(&words(&format!("XGROUP CREATE {stream} g $ MKSTREAM")));
         }
@@ -227,7 +227,7 @@ fn servers_wait_only_when_the_table_says_so() {
             options.push(end[random.below(2)]);
             let request = words(&format!("{name} {}", options.join(" ")));
             let asks = commands::asks_to_block(request.len(), |at| request[at].as_slice());
-            let mut link = Client::connect(server.address());
+            let mut link = RespClient::connect(server.address());
             link.send(&client::request(&request));
             if waits(&mut link, &mut watcher) {
                 waited += 1;
@@ -317,7 +317,7 @@ fn told_by_table(request: &[Vec<u8>]) -> Keys {
     }
 }
 
-fn told_by_server(link: &mut Client, request: &[Vec<u8>]) -> Keys {
+fn told_by_server(link: &mut RespClient, request: &[Vec<u8>]) -> Keys {
     let mut question = words("COMMAND GETKEYS");
     question.extend_from_slice(request);
     match link.call_args(&question) {
@@ -336,7 +336,7 @@ fn told_by_server(link: &mut Client, request: &[Vec<u8>]) -> Keys {
 }
 
 /// Whether the server has this command with the arguments that the newest ones take.
-fn known_alike(link: &mut Client, command: &Command) -> bool {
+fn known_alike(link: &mut RespClient, command: &Command) -> bool {
     let Reply::Array(found) = link.call_args(&["COMMAND", "INFO", command.name]) else {
         panic!("no list from COMMAND INFO {}", command.name);
     };
@@ -347,7 +347,7 @@ fn known_alike(link: &mut Client, command: &Command) -> bool {
 }
 
 /// Whether the server blocks this link, as another link sees it. Ends the wait.
-fn waits(link: &mut Client, watcher: &mut Client) -> bool {
+fn waits(link: &mut RespClient, watcher: &mut RespClient) -> bool {
     link.stream().set_nonblocking(true).unwrap();
     loop {
         match link.some_bytes() {

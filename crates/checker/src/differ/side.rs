@@ -14,7 +14,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, request};
+use respool_testkit::client::{RespClient, request};
 use respool_testkit::servers::ServerProcess;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -586,11 +586,11 @@ impl SideConnection {
 
 /// A plain client that sends one request at a time.
 #[derive(Debug)]
-pub(crate) struct Control(Client);
+pub(crate) struct Control(RespClient);
 
 impl Control {
     pub(crate) fn connect(address: SocketAddr) -> io::Result<Control> {
-        Client::open(address, CONTROL_TIMEOUT).map(Control)
+        RespClient::open(address, CONTROL_TIMEOUT).map(Control)
     }
 
     pub(crate) fn call<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Frame> {

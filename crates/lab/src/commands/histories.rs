@@ -11,7 +11,7 @@ use clap::Args;
 use respool_checker::differ;
 use respool_checker::histories::trouble::{self, Trouble};
 use respool_checker::histories::{self, HistoryReport, HistorySettings};
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::scene::TopologyKind;
 use respool_testkit::servers::{self, Flavour, Proxy, ServerProcess};
 
@@ -185,7 +185,7 @@ const KEYS_MAX: usize = 64;
 
 impl Shown {
     fn by(respool: SocketAddr) -> io::Result<Shown> {
-        let mut connection = Client::open(respool, PATIENCE)?;
+        let mut connection = RespClient::open(respool, PATIENCE)?;
         let mut is_on = |name: &str| -> io::Result<bool> {
             let said = connection.order(&["CONFIG", "GET", name])?;
             Ok(said.get(name).and_then(Reply::text) == Some(b"yes"))

@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use respool_testkit::client::Client;
+use respool_testkit::client::RespClient;
 use respool_testkit::servers::{Proxy, ServerProcess};
 
 use super::{ask_at_fixed_times, fail, read};
@@ -174,7 +174,7 @@ fn measure(given: &ReloadArgs) -> Result<Figures, String> {
     .map_err(broken)?;
     let mut configuration = configuration(proxy.port());
     let generator = Generator::start(given, proxy.address()).map_err(broken)?;
-    let mut session = Client::try_connect(proxy.address()).map_err(broken)?;
+    let mut session = RespClient::try_connect(proxy.address()).map_err(broken)?;
     let mut alone = Vec::new();
     let end = Instant::now() + ALONE;
     watch(&mut session, &mut alone, |due| due < end).map_err(broken)?;
@@ -233,7 +233,7 @@ fn named(proxy: &Proxy, problem: &str) -> String {
 
 /// Asks a PING at fixed times.
 fn watch(
-    session: &mut Client,
+    session: &mut RespClient,
     ms: &mut Vec<f64>,
     goes_on: impl Fn(Instant) -> bool,
 ) -> io::Result<()> {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Args;
-use respool_testkit::client::Client;
+use respool_testkit::client::RespClient;
 use respool_testkit::servers::{Proxy, ServerProcess};
 
 use super::{fail, read};
@@ -102,7 +102,7 @@ fn measure(given: &ScrapeArgs) -> Result<(), String> {
         ])
     })
     .map_err(broken)?;
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     for request in REQUESTS.split('|') {
         client.call(request);
     }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::random::Random;
 use respool_testkit::scene::WATCHED;
 use respool_testkit::time::clock_ns;
@@ -163,7 +163,7 @@ struct FailoverClient<'a> {
     is_writer: bool,
     schedule: Schedule,
     random: Random,
-    connection: Option<Client>,
+    connection: Option<RespClient>,
     /// The last number that it wrote.
     last: u64,
 }
@@ -244,13 +244,13 @@ fn failed(kind: &str, text: &str) -> RequestOutcome {
 }
 
 fn exchange(
-    connection: &mut Option<Client>,
+    connection: &mut Option<RespClient>,
     address: SocketAddr,
     args: &[&str],
 ) -> io::Result<Reply> {
     let connection = match connection {
         Some(connection) => connection,
-        None => connection.insert(Client::open(address, PATIENCE)?),
+        None => connection.insert(RespClient::open(address, PATIENCE)?),
     };
     connection.ask(args)
 }
@@ -260,7 +260,7 @@ fn exchange(
 /// # Errors
 /// When a write is refused.
 pub fn write_first(address: SocketAddr, keys: &[LoadKey]) -> io::Result<()> {
-    let mut connection = Client::open(address, PATIENCE)?;
+    let mut connection = RespClient::open(address, PATIENCE)?;
     for key in keys {
         match key.is_written {
             true => connection.order(&["RPUSH", &key.name, "0"])?,
@@ -306,11 +306,11 @@ fn ask_until(
     is_it: impl Fn(&Reply) -> bool,
     over: &AtomicBool,
 ) -> Option<u64> {
-    let mut connections: Vec<Option<Client>> = asked.iter().map(|_| None).collect();
+    let mut connections: Vec<Option<RespClient>> = asked.iter().map(|_| None).collect();
     while !asked.is_empty() && !over.load(Ordering::Relaxed) {
         for (address, connection) in asked.iter().zip(&mut connections) {
             if connection.is_none() {
-                *connection = Client::open(*address, PROBE_PATIENCE).ok();
+                *connection = RespClient::open(*address, PROBE_PATIENCE).ok();
             }
             let Some(open) = connection else { continue };
             match open.ask(args) {

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-use respool_testkit::client::Client;
+use respool_testkit::client::RespClient;
 use respool_testkit::servers::{self, Proxy, ServerProcess, any_server, installed};
 
 /// How a test wants its respool and its server.
@@ -108,13 +108,13 @@ impl Target {
         self.address
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::connect(self.address())
+    pub(crate) fn client(&self) -> RespClient {
+        RespClient::connect(self.address())
     }
 
     /// A client connected directly to the server, to see its data.
-    pub(crate) fn direct_client(&self) -> Client {
-        Client::connect(self.server.address())
+    pub(crate) fn direct_client(&self) -> RespClient {
+        RespClient::connect(self.server.address())
     }
 }
 

@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::client::{Client, Reply};
+use crate::client::{Reply, RespClient};
 use respool_protocol::slot::SLOTS;
 
 use super::{
@@ -616,9 +616,9 @@ impl TestCluster {
 
 /// The nodes to tell of a migration.
 struct Ends {
-    from: Client,
-    to: Client,
-    others: Vec<Client>,
+    from: RespClient,
+    to: RespClient,
+    others: Vec<RespClient>,
 }
 
 /// Few enough for one request.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io;
 
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use serde::{Deserialize, Serialize};
 
 use respool_testkit::servers::{self, Flavour};
@@ -181,7 +181,7 @@ impl KeyEntry {
 /// Asks one question on a connection of its own. Old servers have no COMMAND DOCS: an error is a
 /// reply, too.
 fn ask(server: &servers::ServerProcess, words: &[&str]) -> io::Result<Reply> {
-    Client::try_connect(server.address())?.ask(words)
+    RespClient::try_connect(server.address())?.ask(words)
 }
 
 fn list(value: &Reply) -> &[Reply] {

@@ -1,6 +1,6 @@
 //! The server's rules for users hold, also for replies that respool gives itself.
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::installed;
 
 use crate::target::{Options, Target, before_every_server};
@@ -24,7 +24,7 @@ const ASKED: [&str; 14] = [
     "SELECT 3",
 ];
 
-fn user(target: &Target, rules: &str) -> Client {
+fn user(target: &Target, rules: &str) -> RespClient {
     let rules = format!("ACL SETUSER app on >secret ~* &* {rules}");
     assert_eq!(target.direct_client().call(&rules), Reply::ok());
     let mut client = target.client();
@@ -42,7 +42,7 @@ fn forbidden_command_gets_the_servers_noperm() {
             let said = [&direct, &through].map(|target| {
                 let mut client = user(target, rules);
                 let mut said = Vec::new();
-                let mut note = |client: &mut Client, asked: &str| {
+                let mut note = |client: &mut RespClient, asked: &str| {
                     let reply = client.call(asked);
                     let refused = reply.error().map(str::to_owned);
                     said.push((
@@ -82,7 +82,7 @@ fn forbidden_command_gets_the_servers_noperm() {
 #[test]
 fn client_kill_needs_the_servers_permission() {
     before_every_server(&Options::with(&["--threads", "2"]), |target| {
-        let mut victims: Vec<Client> = (0..4).map(|_| target.client()).collect();
+        let mut victims: Vec<RespClient> = (0..4).map(|_| target.client()).collect();
         for victim in &mut victims {
             victim.call("GET k");
         }
@@ -116,10 +116,10 @@ fn cluster_facade_asks_for_the_nodes_permission() {
         let rules = "ACL SETUSER app on >secret ~* &* +@all -cluster";
         let addresses = served.cluster.addresses();
         for node in &addresses {
-            let set = Client::connect(*node).call(rules);
+            let set = RespClient::connect(*node).call(rules);
             assert_eq!(set, Reply::ok());
         }
-        let mut direct = Client::connect(addresses[0]);
+        let mut direct = RespClient::connect(addresses[0]);
         let mut through = served.client();
         for asked in [
             "SLOTS",
@@ -236,7 +236,7 @@ fn changed_password_disturbs_no_session() {
     before_every_server(&Options::with(&["--threads", "1"]), |target| {
         let mut direct = target.direct_client();
         direct.call("ACL SETUSER app on >old ~* &* +@all");
-        let mut busy: Vec<Client> = (0..8).map(|_| target.client()).collect();
+        let mut busy: Vec<RespClient> = (0..8).map(|_| target.client()).collect();
         for client in &mut busy {
             assert_eq!(client.call("AUTH app old"), Reply::ok());
         }

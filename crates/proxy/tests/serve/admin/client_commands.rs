@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
 
@@ -298,7 +298,7 @@ fn client_list_line_counts_queued_commands() {
 #[test]
 fn every_worker_lists_the_clients_of_all_workers() {
     on_every_target(&Options::with(&["--threads=3"]), |target| {
-        let mut clients: Vec<Client> = (0..30).map(|_| target.client()).collect();
+        let mut clients: Vec<RespClient> = (0..30).map(|_| target.client()).collect();
         let ids: BTreeSet<i64> = clients.iter_mut().map(id).collect();
         assert_eq!(ids.len(), clients.len());
         for client in &mut clients {
@@ -322,7 +322,7 @@ fn client_kill_reaches_every_worker() {
     on_every_target(&Options::with(&["--threads=3"]), |target| {
         let mut killer = target.client();
         let own = id(&mut killer);
-        let mut others: Vec<Client> = (0..12).map(|_| target.client()).collect();
+        let mut others: Vec<RespClient> = (0..12).map(|_| target.client()).collect();
         others.iter_mut().for_each(|client| _ = id(client));
         for at in (0..12).rev() {
             let mut victim = others.remove(at);
@@ -354,7 +354,7 @@ fn client_kill_reaches_every_worker() {
                 assert_eq!(other.call("PING"), Reply::Simple("PONG".into()));
             }
         }
-        let mut all: Vec<Client> = (0..12).map(|_| target.client()).collect();
+        let mut all: Vec<RespClient> = (0..12).map(|_| target.client()).collect();
         all.iter_mut().for_each(|client| _ = id(client));
         wait_until(
             "CLIENT LIST shows 13 sessions",
@@ -364,7 +364,7 @@ fn client_kill_reaches_every_worker() {
         let laddr = target.address();
         let killed = killer.call(&format!("CLIENT KILL LADDR {laddr} USER default"));
         assert_eq!(killed, Reply::Integer(12));
-        all.iter_mut().for_each(Client::expect_closed);
+        all.iter_mut().for_each(RespClient::expect_closed);
         assert_eq!(id(&mut killer), own, "CLIENT KILL skips its caller");
         if let Some(proxy) = &target.proxy {
             wait_until("the log names CLIENT KILL", Duration::from_secs(5), || {
@@ -415,7 +415,7 @@ fn worker_answers_keep_the_session_order() {
     // All six clients may be with one worker, which asks `QUESTIONS_MAX` questions at once at most.
     const ROUNDS: usize = 20;
     let target = proxied(&Options::with(&["--threads=3"]));
-    let mut clients: Vec<Client> = (0..6).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..6).map(|_| target.client()).collect();
     for (at, client) in clients.iter_mut().enumerate() {
         let own = id(client);
         let mut bytes = Vec::new();
@@ -442,7 +442,7 @@ fn worker_answers_keep_the_session_order() {
 fn client_unblock_reaches_every_worker() {
     on_every_target(&Options::with(&["--threads=3"]), |target| {
         let mut admin = target.client();
-        let mut clients: Vec<Client> = (0..9).map(|_| target.client()).collect();
+        let mut clients: Vec<RespClient> = (0..9).map(|_| target.client()).collect();
         let ids: Vec<i64> = clients.iter_mut().map(id).collect();
         for id in &ids {
             let reply = admin.call(&format!("CLIENT UNBLOCK {id}"));
@@ -451,7 +451,7 @@ fn client_unblock_reaches_every_worker() {
         for client in &mut clients {
             client.send(&[words("BLPOP none 0"), words("ECHO behind")].concat());
         }
-        let flags = |admin: &mut Client, id: i64| {
+        let flags = |admin: &mut RespClient, id: i64| {
             let list = text(admin.call(&format!("CLIENT LIST ID {id}")));
             lines(&list)[0]["flags"].clone()
         };
@@ -515,8 +515,8 @@ fn write_pause_holds_writing_transactions_only() {
 fn write_pause_holds_writers_of_all_workers() {
     on_every_target(&Options::with(&["--threads=3"]), |target| {
         let mut admin = target.client();
-        let mut writers: Vec<Client> = (0..9).map(|_| target.client()).collect();
-        let mut readers: Vec<Client> = (0..9).map(|_| target.client()).collect();
+        let mut writers: Vec<RespClient> = (0..9).map(|_| target.client()).collect();
+        let mut readers: Vec<RespClient> = (0..9).map(|_| target.client()).collect();
         writers
             .iter_mut()
             .chain(&mut readers)
@@ -570,7 +570,7 @@ fn write_pause_holds_writers_of_all_workers() {
 fn full_pause_holds_every_command_until_its_end() {
     on_every_target(&Options::with(&["--threads=3"]), |target| {
         let mut admin = target.client();
-        let mut clients: Vec<Client> = (0..9).map(|_| target.client()).collect();
+        let mut clients: Vec<RespClient> = (0..9).map(|_| target.client()).collect();
         clients.iter_mut().for_each(|client| _ = id(client));
         let began = Instant::now();
         let pause = Duration::from_millis(400);
@@ -598,7 +598,7 @@ fn paused_request_of_a_gone_client_does_not_run() {
     on_every_target(&Options::with(&["--threads=2"]), |target| {
         let mut admin = target.client();
         let mut stays = target.client();
-        let leavers: Vec<Client> = (0..6).map(|_| target.client()).collect();
+        let leavers: Vec<RespClient> = (0..6).map(|_| target.client()).collect();
         assert_eq!(stays.call("PING"), Reply::Simple("PONG".into()));
         assert_eq!(admin.call("CLIENT PAUSE 60000 WRITE"), Reply::ok());
         for (at, mut leaver) in leavers.into_iter().enumerate() {
@@ -661,7 +661,7 @@ fn text(value: Reply) -> String {
     }
 }
 
-fn id(client: &mut Client) -> i64 {
+fn id(client: &mut RespClient) -> i64 {
     match client.call("CLIENT ID") {
         Reply::Integer(id) => id,
         other => panic!("an id is a number, not {other:?}"),

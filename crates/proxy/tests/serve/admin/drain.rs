@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::installed;
 
 use crate::target::{Options, Target, proxied};
@@ -18,7 +18,7 @@ fn ends_well(mut target: Target) {
 }
 
 /// Increments its key until the connection is closed; the number of whole replies it got.
-fn count_until_closed(mut client: Client, key: &str, begun: &Barrier) -> i64 {
+fn count_until_closed(mut client: RespClient, key: &str, begun: &Barrier) -> i64 {
     let mut count = 0;
     let pipeline = words(&format!("INCR {key}")).repeat(10);
     begun.wait();
@@ -91,7 +91,7 @@ fn drain_under_load_answers_every_executed_request() {
 #[test]
 fn drain_waits_for_pending_replies() {
     let target = proxied(&Options::default());
-    let mut clients: Vec<Client> = (0..10).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..10).map(|_| target.client()).collect();
     for client in &mut clients {
         assert_eq!(client.call("SET key value"), Reply::ok());
     }
@@ -107,7 +107,7 @@ fn drain_waits_for_pending_replies() {
         "respool waits for replies in flight"
     );
     assert!(
-        Client::try_connect(target.address()).is_err(),
+        RespClient::try_connect(target.address()).is_err(),
         "respool accepts no new client"
     );
     target.server.cont();
@@ -123,7 +123,7 @@ fn drain_waits_for_pending_replies() {
 #[test]
 fn idle_sessions_do_not_hold_up_the_end() {
     let target = proxied(&Options::with(&["--threads=2"]));
-    let mut clients: Vec<Client> = (0..50).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..50).map(|_| target.client()).collect();
     for client in &mut clients {
         assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime};
 
 use respool_proxy::reference::{self, MetricText};
-use respool_testkit::client::{Client, Reply, pipelined};
+use respool_testkit::client::{Reply, RespClient, pipelined};
 
 use super::metrics::{Labels, get, pages_of, parse, value_of, with_pages};
 
@@ -47,7 +47,7 @@ struct BothTexts {
 
 impl BothTexts {
     /// A page with the INFO before it or behind it.
-    fn read(pages: std::net::SocketAddr, client: &mut Client, info_first: bool) -> BothTexts {
+    fn read(pages: std::net::SocketAddr, client: &mut RespClient, info_first: bool) -> BothTexts {
         let mut page = None;
         if !info_first {
             page = Some(get(pages, "/metrics").body);
@@ -192,7 +192,7 @@ impl BothTexts {
 fn every_figure_of_info_is_on_the_page() {
     let target = with_pages(&["--refuse-commands=flushall"]);
     let pages = pages_of(target.proxy());
-    let mut clients: Vec<Client> = (0..3).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..3).map(|_| target.client()).collect();
     for client in &mut clients {
         for depth in [1, 2, 7, 60] {
             pipelined(client, &vec!["SET key value"; depth].join(";"));

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::{Proxy, ServerProcess, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
@@ -100,7 +100,7 @@ fn newcomers_must_log_in_once_the_configured_user_changes() {
             let url = format!("--backend=redis://app:secret@{}", target.server.address());
             let args = ["--threads=1", url.as_str()];
             let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-            let client = || Client::connect(proxy.address());
+            let client = || RespClient::connect(proxy.address());
             let mut old = client();
             assert_eq!(old.call("SET key value"), Reply::ok());
             thread::sleep(TWO_CHECKS);
@@ -138,21 +138,21 @@ fn newcomers_must_log_in_once_any_shard_wants_it() {
         let url = format!("--backend=redis-sharded://{}", hosts.join(","));
         let proxy = Proxy::start(&respool(), &["--threads=1", url.as_str()]);
         let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-        let client = || Client::connect(proxy.address());
+        let client = || RespClient::connect(proxy.address());
         let mut old = client();
-        let write_all = |client: &mut Client| {
+        let write_all = |client: &mut RespClient| {
             (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Reply::ok())
         };
         assert!(write_all(&mut old));
         thread::sleep(TWO_CHECKS);
-        let mut direct = Client::connect(servers[2].address());
+        let mut direct = RespClient::connect(servers[2].address());
         direct.call("CONFIG SET requirepass new");
         wait_until("new clients must log in", SOON, || {
             must_log_in(&client().call("GET key"))
         });
         assert!(write_all(&mut old), "the old session keeps its links");
         for server in &servers[..2] {
-            Client::connect(server.address()).call("CONFIG SET requirepass new");
+            RespClient::connect(server.address()).call("CONFIG SET requirepass new");
         }
         let mut newcomer = client();
         assert_eq!(newcomer.call("AUTH new"), Reply::ok());
@@ -254,7 +254,7 @@ fn write(file: &Path, text: &str) {
 }
 
 /// How many connections a server has ever accepted.
-fn accepted(direct: &mut Client) -> u64 {
+fn accepted(direct: &mut RespClient) -> u64 {
     let Reply::Bulk(info) = direct.call("INFO stats") else {
         panic!("INFO is a bulk");
     };
@@ -271,16 +271,17 @@ fn accepted(direct: &mut Client) -> u64 {
 fn guesses_make_few_connections_before_every_kind() {
     for kind in PoolOfKind::start_all() {
         let (proxy, _folder) = kind.proxy();
-        let mut settled = Client::connect(proxy.address());
+        let mut settled = RespClient::connect(proxy.address());
         let name = kind.name();
         wait_until("the pool answers", SOON, || {
             (0..30).all(|key| settled.call(&format!("SET k:{key} 1")) == Reply::ok())
         });
         let servers = kind.servers().into_iter();
-        let mut direct: Vec<Client> = servers.map(Client::connect).collect();
+        let mut direct: Vec<RespClient> = servers.map(RespClient::connect).collect();
         let before: Vec<u64> = direct.iter_mut().map(accepted).collect();
-        let mut guessers: Vec<Client> =
-            (0..100).map(|_| Client::connect(proxy.address())).collect();
+        let mut guessers: Vec<RespClient> = (0..100)
+            .map(|_| RespClient::connect(proxy.address()))
+            .collect();
         for (number, guesser) in guessers.iter_mut().enumerate() {
             for guess in 0..5 {
                 let asked = format!("AUTH user{number} wrong{guess}");
@@ -320,7 +321,7 @@ fn replica_that_wants_a_password_disturbs_no_session() {
     waiting.send(&words("BLPOP list 0"));
     assert_eq!(reader.call("SET key value"), Reply::ok());
     for node in served.cluster.nodes() {
-        let mut direct = Client::connect(node.address());
+        let mut direct = RespClient::connect(node.address());
         let Reply::Array(role) = direct.call("ROLE") else {
             panic!("the node has a role");
         };
@@ -347,9 +348,9 @@ fn newcomers_must_log_in_before_every_kind() {
     for kind in PoolOfKind::start_all() {
         let (proxy, _folder) = kind.proxy();
         let name = kind.name();
-        let client = || Client::connect(proxy.address());
+        let client = || RespClient::connect(proxy.address());
         let mut old = client();
-        let write_all = |client: &mut Client| {
+        let write_all = |client: &mut RespClient| {
             (0..30).all(|key| {
                 ["k", "p"]
                     .iter()
@@ -360,7 +361,7 @@ fn newcomers_must_log_in_before_every_kind() {
         thread::sleep(TWO_CHECKS);
         let servers = kind.servers();
         let set = |server: &SocketAddr, old: &str, password: &str| {
-            let mut direct = Client::connect(*server);
+            let mut direct = RespClient::connect(*server);
             if !old.is_empty() {
                 assert_eq!(direct.call(&format!("AUTH {old}")), Reply::ok());
             }

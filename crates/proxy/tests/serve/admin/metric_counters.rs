@@ -7,7 +7,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Sentinels, SentinelsSettings};
@@ -70,12 +70,12 @@ impl SeenCounters {
 }
 
 /// Closes the links of respool at this server `times` times.
-fn lose_links(admin: &mut Client, proxy: SocketAddr, times: usize) {
+fn lose_links(admin: &mut RespClient, proxy: SocketAddr, times: usize) {
     for _ in 0..times {
         let closed = admin.call("CLIENT KILL TYPE normal SKIPME yes");
         assert!(matches!(closed, Reply::Integer(1..)), "{closed:?}");
         wait_until("the link is up again", SOON, || {
-            Client::connect(proxy).call("GET key").error().is_none()
+            RespClient::connect(proxy).call("GET key").error().is_none()
         });
         // A link that was up for less than a second is not connected again at once.
         thread::sleep(Duration::from_millis(1_100));
@@ -106,9 +106,9 @@ fn counters_go_on_when_a_password_changes() {
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
     let mut watched = SeenCounters::new(pages_of(&proxy));
-    let mut admin = Client::connect(server.address());
+    let mut admin = RespClient::connect(server.address());
     assert_eq!(admin.call("AUTH one"), Reply::ok());
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET key value"), Reply::ok());
     watched.look();
     lose_links(&mut admin, proxy.address(), 2);
@@ -146,7 +146,7 @@ fn counters_go_on_when_a_password_changes() {
 }
 
 /// The connections of others at a server, by their ids.
-fn links(admin: &mut Client) -> BTreeSet<String> {
+fn links(admin: &mut RespClient) -> BTreeSet<String> {
     let own = admin.call("CLIENT ID");
     let Reply::Integer(own) = own else {
         panic!("{own:?}");
@@ -173,7 +173,7 @@ fn counters_go_on_over_failovers() {
     let args = ["--threads=2", "--metrics-listen=127.0.0.1:0"];
     let proxy = sentinel::proxy_before(&sentinels, &settings, &args);
     let mut watched = SeenCounters::new(pages_of(&proxy));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
         client.call("SET key value") == Reply::ok()
     });
@@ -186,7 +186,7 @@ fn counters_go_on_over_failovers() {
     for round in 0..3 {
         let before = primary();
         let address = sentinels.watched(0).server(before).address();
-        let mut admin = Client::connect(address);
+        let mut admin = RespClient::connect(address);
         // The last request of the client has left on one of these.
         let old = links(&mut admin);
         let closed = admin.call("CLIENT KILL TYPE normal SKIPME yes");

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 
@@ -369,7 +369,7 @@ fn server_with_passwords_of_clients_is_ready() {
     let wrong = start(":wrong@");
     let pages = pages_of(&proxy);
     wait_for_status(pages, 200);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("AUTH secret"), Reply::ok());
     assert_eq!(client.call("SET key value"), Reply::ok());
     let refused = format!(
@@ -396,14 +396,14 @@ fn server_with_passwords_of_clients_is_ready() {
 #[test]
 fn withdrawn_login_is_not_ready() {
     let server = ServerProcess::start::<&str>(&any_server(), &[]).expect("a server");
-    let mut direct = Client::connect(server.address());
+    let mut direct = RespClient::connect(server.address());
     let set = "ACL SETUSER app on >first ~* &* +@all";
     assert_eq!(direct.call(set), Reply::ok());
     let backend = format!("--backend=redis://app:first@{}", server.address());
     let args = ["--threads=2", "--metrics-listen=127.0.0.1:0", &backend];
     let proxy = Proxy::start(&respool(), &args).expect("respool starts");
     let pages = pages_of(&proxy);
-    let mut old = Client::connect(proxy.address());
+    let mut old = RespClient::connect(proxy.address());
     assert_eq!(old.call("SET key value"), Reply::ok());
     let address = server.address().to_string();
     let figures = |expected: [f64; 3]| {

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_testkit::certificates::TestCa;
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::servers::{
     Proxy, ReservedPort, ServerProcess, any_server, find_program, leave_out,
 };
@@ -248,7 +248,7 @@ fn page_with_every_series() -> PageLabels {
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
     let pages = pages_of(&proxy);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET key value"), Reply::ok());
     assert!(client.call("INCR key").error().is_some());
     let began = Instant::now();

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, one_of_each_worker, text};
+use respool_testkit::client::{Reply, RespClient, one_of_each_worker, text};
 use respool_testkit::counting::{AllowedFailures, counted};
 use respool_testkit::servers::{Proxy, ServerProcess, installed};
 use respool_testkit::time::wait_until;
@@ -34,14 +34,14 @@ fn start(args: &[String]) -> Proxy {
 }
 
 /// A connection to a server of its own, with its password.
-fn admin(server: std::net::SocketAddr, password: &str) -> Client {
-    let mut admin = Client::connect(server);
+fn admin(server: std::net::SocketAddr, password: &str) -> RespClient {
+    let mut admin = RespClient::connect(server);
     assert_eq!(admin.call(&format!("AUTH {password}")), Reply::ok());
     admin
 }
 
 /// Every client connection but this one is closed.
-fn close_others(admin: &mut Client) {
+fn close_others(admin: &mut RespClient) {
     for kind in ["normal", "pubsub"] {
         let closed = admin.call(&format!("CLIENT KILL TYPE {kind} SKIPME yes"));
         assert!(matches!(closed, Reply::Integer(_)), "{closed:?}");
@@ -82,7 +82,7 @@ fn no_request_fails_when_the_file_has_the_new_password() {
             for client in &mut clients {
                 assert_eq!(client.call("GET key"), Reply::bulk("value"), "{password}");
             }
-            let mut newcomer = Client::connect(proxy.address());
+            let mut newcomer = RespClient::connect(proxy.address());
             assert_eq!(newcomer.call("GET key"), Reply::bulk("value"), "{password}");
         }
         let log = proxy.log();
@@ -106,7 +106,7 @@ fn file_that_changes_later_is_found() {
         server.address(),
         file.display()
     )]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET key value"), Reply::ok());
     let mut admin = admin(server.address(), "one");
     assert_eq!(admin.call("CONFIG SET requirepass two"), Reply::ok());
@@ -116,7 +116,7 @@ fn file_that_changes_later_is_found() {
         proxy.log().contains("the password from before stays")
     });
     wait_until("requests fail, since there is no password", SOON, || {
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         client.call("GET key").error().is_some()
     });
     write(&file, "two");
@@ -163,7 +163,7 @@ fn sighup_reads_every_password_file_again() {
         vec!["--config".into(), config.display().to_string()]
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("AUTH one"), Reply::ok());
     assert_eq!(client.call("SET key value"), Reply::ok());
     for server in &servers {
@@ -182,7 +182,7 @@ fn sighup_reads_every_password_file_again() {
     wait_until("the log has the problem", SOON, || {
         proxy.log().contains("nothing was reloaded")
     });
-    let mut newcomer = Client::connect(proxy.address());
+    let mut newcomer = RespClient::connect(proxy.address());
     assert!(newcomer.call("AUTH two").error().is_some());
     write(&path("b"), "one");
     proxy.hang_up();
@@ -197,7 +197,7 @@ fn sighup_reads_every_password_file_again() {
         said("own") && said("a") && !said("b")
     });
     assert_eq!(client.call("GET key"), Reply::bulk("value"));
-    let mut newcomer = Client::connect(proxy.address());
+    let mut newcomer = RespClient::connect(proxy.address());
     assert!(newcomer.call("AUTH one").error().is_some());
     assert_eq!(newcomer.call("AUTH two"), Reply::ok());
     assert_eq!(newcomer.call("GET key"), Reply::bulk("value"));
@@ -224,7 +224,7 @@ fn nodes_of_a_cluster_take_the_new_password() {
         format!("--backend=redis-cluster://{}", addresses[0]),
         format!("--backend-password-file={}", file.display()),
     ]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     let mut write_all =
         || (0..30).all(|key| client.call(&format!("SET key:{key} 1")) == Reply::ok());
     wait_until("the Cluster is known", SOON, &mut write_all);
@@ -240,7 +240,7 @@ fn nodes_of_a_cluster_take_the_new_password() {
 }
 
 /// The number of calls of a command since the server's start, and of those that failed.
-fn calls(admin: &mut Client, command: &str) -> (u64, u64) {
+fn calls(admin: &mut RespClient, command: &str) -> (u64, u64) {
     let stats = text(&admin.call("INFO commandstats"));
     let line = stats
         .lines()
@@ -305,7 +305,7 @@ fn no_request_fails_while_tokens_expire() {
         // connected again at once.
         std::thread::sleep(Duration::from_millis(1_100));
         close_others(&mut admin);
-        let mut newcomer = Client::connect(proxy.address());
+        let mut newcomer = RespClient::connect(proxy.address());
         assert_eq!(newcomer.call("SET key value"), Reply::ok());
         let log = proxy.log();
         let said = log.matches("the password command has printed a new password");
@@ -327,7 +327,7 @@ fn reload_runs_the_command() {
         "--login-check-ms=0".into(),
         "--threads=1".into(),
     ]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET key value"), Reply::ok());
     let mut admin = admin(server.address(), "one");
     assert_eq!(admin.call("ACL SETUSER default >two"), Reply::ok());
@@ -366,7 +366,7 @@ fn failed_command_leaves_the_password() {
         server.address(),
         file.display()
     )]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET key value"), Reply::ok());
     std::fs::remove_file(&file).unwrap_or_else(|error| panic!("{error}"));
     wait_until("the log has the failure of the command", SOON, || {
@@ -433,7 +433,7 @@ fn sentinels_take_a_password(parameters: [impl std::fmt::Display; 2]) {
         parameters[1],
         sentinels.display()
     )]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
         client.call("SET key value") == Reply::ok()
     });

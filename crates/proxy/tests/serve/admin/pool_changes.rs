@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, counter, one_of_each_worker, words};
+use respool_testkit::client::{Reply, RespClient, counter, one_of_each_worker, words};
 use respool_testkit::say;
 use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
@@ -115,7 +115,7 @@ fn head(folder: &tempfile::TempDir, lines: &str) -> String {
 }
 
 /// The lines of INFO about servers.
-fn servers_in_info(client: &mut Client) -> String {
+fn servers_in_info(client: &mut RespClient) -> String {
     let info = client.call("INFO respool");
     let text = String::from_utf8_lossy(info.text().expect("INFO is text")).into_owned();
     let lines = text.lines().filter(|line| line.contains("address="));
@@ -136,7 +136,7 @@ fn number(reply: &Reply) -> u64 {
 /// Waits until a client waits at this server.
 fn wait_until_blocked(server: &ServerProcess) {
     wait_until("the request waits at the server", SOON, || {
-        let info = Client::connect(server.address()).call("INFO clients");
+        let info = RespClient::connect(server.address()).call("INFO clients");
         String::from_utf8_lossy(info.text().expect("text")).contains("blocked_clients:1")
     });
 }
@@ -148,7 +148,7 @@ fn name_without_an_address_refuses_the_reload() {
     let old = server();
     let lines = "outage-hold-ms = 100\n";
     let served = Served::start_with(lines, &url(&old));
-    let mut client = Client::connect(served.proxy.address());
+    let mut client = RespClient::connect(served.proxy.address());
     let second = pool("other", served.second.port, "redis://nohost.invalid", "");
     for pools in [
         served.main_at("redis://nohost.invalid"),
@@ -205,7 +205,7 @@ fn added_pool_serves_and_ends() {
         }
         let text = round.to_string();
         assert_eq!(
-            Client::connect(two.address()).call("GET k"),
+            RespClient::connect(two.address()).call("GET k"),
             Reply::bulk(text)
         );
         let lines = served.reload(&served.main_at(&url(&one)));
@@ -213,12 +213,12 @@ fn added_pool_serves_and_ends() {
         for client in &mut clients {
             client.expect_closed();
         }
-        assert!(Client::try_connect(second).is_err());
+        assert!(RespClient::try_connect(second).is_err());
         for client in &mut kept {
             assert_eq!(client.call("GET k"), Reply::bulk("main"));
         }
         wait_until("respool leaves the server", SOON, || {
-            let clients = Client::connect(two.address()).call("CLIENT LIST");
+            let clients = RespClient::connect(two.address()).call("CLIENT LIST");
             let text = String::from_utf8_lossy(clients.text().expect("text")).into_owned();
             text.lines().count() == 1
         });
@@ -233,8 +233,8 @@ fn removed_pool_answers_what_has_come() {
     let second = SocketAddr::new(served.proxy.address().ip(), served.second.port);
     let main = served.main_at(&url(&one));
     served.reload(&(main.clone() + &pool("second", second.port(), &url(&two), "")));
-    let mut busy = Client::connect(second);
-    let mut blocked = Client::connect(second);
+    let mut busy = RespClient::connect(second);
+    let mut blocked = RespClient::connect(second);
     assert_eq!(blocked.call("PING"), Reply::Simple("PONG".into()));
     blocked.send(&words("BLPOP nothing 0"));
     wait_until_blocked(&two);
@@ -254,7 +254,7 @@ fn removed_pool_answers_what_has_come() {
 
 /// Writes of a client: one at a time, or several in one pipeline.
 fn write_until(is_over: &AtomicBool, address: SocketAddr, key: &str, depth: usize) -> u64 {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     let requests = words(&format!("INCR {key}")).repeat(depth);
     let (mut written, mut last) = (0, 0);
     while !is_over.load(Ordering::Relaxed) {
@@ -308,7 +308,7 @@ fn no_write_is_lost_when_servers_change_under_load() {
         // When all sessions have moved, the last server alone gets writes.
         let former = &servers[1..];
         let count = |server: &ServerProcess, client: usize| {
-            number(&Client::connect(server.address()).call(&format!("GET c{client}")))
+            number(&RespClient::connect(server.address()).call(&format!("GET c{client}")))
         };
         let counts = || -> Vec<u64> { former.iter().map(|server| count(server, 0)).collect() };
         wait_until("the former servers get no writes", SOON, || {
@@ -328,7 +328,7 @@ fn no_write_is_lost_when_servers_change_under_load() {
             "{all} writes over {ROUNDS} changes of the servers"
         ));
     });
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     assert_eq!(counter(&mut client, "config_epoch"), ROUNDS as u64);
     assert_eq!(counter(&mut client, "sessions_closed_by_us"), 0);
 }
@@ -339,8 +339,8 @@ fn no_write_is_lost_when_servers_change_under_load() {
 fn session_keeps_its_state_when_it_moves() {
     let (one, two) = (server(), server());
     let served = Served::start(&url(&one));
-    let mut client = Client::connect(served.proxy.address());
-    let mut other = Client::connect(served.proxy.address());
+    let mut client = RespClient::connect(served.proxy.address());
+    let mut other = RespClient::connect(served.proxy.address());
     client.call("HELLO 3 SETNAME me");
     assert_eq!(client.call("SELECT 3"), Reply::ok());
     assert_eq!(client.call("SET at one"), Reply::ok());
@@ -348,7 +348,7 @@ fn session_keeps_its_state_when_it_moves() {
     let script = String::from_utf8_lossy(script.text().expect("a name")).into_owned();
     assert_eq!(other.call("MULTI"), Reply::ok());
     assert_eq!(other.call("SET in-multi 1"), Reply::Simple("QUEUED".into()));
-    let mut watcher = Client::connect(served.proxy.address());
+    let mut watcher = RespClient::connect(served.proxy.address());
     assert_eq!(watcher.call("WATCH in-multi"), Reply::ok());
     served.reload(&served.main_at(&url(&two)));
     wait_until("the session is at the other server", SOON, || {
@@ -360,17 +360,17 @@ fn session_keeps_its_state_when_it_moves() {
         client.call(&format!("EVALSHA {script} 0")),
         Reply::bulk("told")
     );
-    let mut direct = Client::connect(two.address());
+    let mut direct = RespClient::connect(two.address());
     direct.call("SELECT 3");
     assert_eq!(direct.call("GET at"), Reply::bulk("two"));
     assert!(matches!(other.call("EXEC"), Reply::Array(_)));
     assert_eq!(
-        Client::connect(one.address()).call("GET in-multi"),
+        RespClient::connect(one.address()).call("GET in-multi"),
         Reply::bulk("1")
     );
     wait_until("the session moves behind EXEC", SOON, || {
         other.call("SET behind 1") == Reply::ok()
-            && Client::connect(two.address()).call("GET behind") == Reply::bulk("1")
+            && RespClient::connect(two.address()).call("GET behind") == Reply::bulk("1")
     });
     // The key has changed, so EXEC executes nothing.
     assert_eq!(watcher.call("MULTI"), Reply::ok());
@@ -383,7 +383,7 @@ fn session_keeps_its_state_when_it_moves() {
 fn prefixes_change_while_clients_use_them() {
     let (one, two) = (server(), server());
     let served = Served::start(&url(&one));
-    let mut client = Client::connect(served.proxy.address());
+    let mut client = RespClient::connect(served.proxy.address());
     for (round, strip) in [false, true, false].into_iter().enumerate() {
         let prefixes = format!(
             "[pool.main.prefixes]\n'p:' = {{ backend = '{}', strip = {strip} }}",
@@ -394,19 +394,19 @@ fn prefixes_change_while_clients_use_them() {
         wait_until("the prefix has its server", SOON, || {
             assert_eq!(client.call(&format!("SET p:k{round} v")), Reply::ok());
             let key = if strip { "k" } else { "p:k" };
-            let got = Client::connect(two.address()).call(&format!("GET {key}{round}"));
+            let got = RespClient::connect(two.address()).call(&format!("GET {key}{round}"));
             got == Reply::bulk("v")
         });
         assert_eq!(client.call("SET other v"), Reply::ok());
         assert_eq!(
-            Client::connect(one.address()).call("GET other"),
+            RespClient::connect(one.address()).call("GET other"),
             Reply::bulk("v")
         );
         assert_eq!(client.call("MGET other p:none").error(), None);
         served.reload(&served.main_at(&url(&one)));
         wait_until("the prefix has no server any more", SOON, || {
             assert_eq!(client.call(&format!("SET p:{round} v")), Reply::ok());
-            let got = Client::connect(one.address()).call(&format!("GET p:{round}"));
+            let got = RespClient::connect(one.address()).call(&format!("GET p:{round}"));
             got == Reply::bulk("v")
         });
     }
@@ -419,7 +419,7 @@ fn old_server_serves_while_the_new_one_is_away() {
     let (one, mut two) = (server(), server());
     let patient = "outage-hold-ms = 60000";
     let served = Served::start_with(patient, &url(&one));
-    let mut client = Client::connect(served.proxy.address());
+    let mut client = RespClient::connect(served.proxy.address());
     assert_eq!(client.call("SET at one"), Reply::ok());
     two.kill9();
     let done = served.reload_with(patient, &served.main_at(&url(&two)));
@@ -440,10 +440,10 @@ fn old_server_serves_while_the_new_one_is_away() {
 fn sessions_with_state_at_the_old_server_are_closed() {
     let (one, two) = (server(), server());
     let served = Served::start_with("drain-timeout-ms = 1500", &url(&one));
-    let connect = || Client::connect(served.proxy.address());
+    let connect = || RespClient::connect(served.proxy.address());
     let (mut subscriber, mut monitor, mut tracker, mut blocked) =
         (connect(), connect(), connect(), connect());
-    let (mut open, mut queue) = (connect(), Client::connect(one.address()));
+    let (mut open, mut queue) = (connect(), RespClient::connect(one.address()));
     assert_eq!(open.call("MULTI"), Reply::ok());
     assert_eq!(subscriber.call("SUBSCRIBE c").error(), None);
     assert_eq!(monitor.call("MONITOR"), Reply::ok());
@@ -483,7 +483,7 @@ fn kept_subscribers_go_on_at_the_new_server() {
     }
     let done = served.reload_with(lines, &served.main_at(&url(&two)));
     done.unwrap_or_else(|lines| panic!("{lines}"));
-    let mut publisher = Client::connect(two.address());
+    let mut publisher = RespClient::connect(two.address());
     wait_until("both workers listen at the new server", SOON, || {
         publisher.call("PUBSUB NUMSUB c") == Reply::Array(vec![Reply::bulk("c"), Reply::Integer(2)])
     });
@@ -492,7 +492,7 @@ fn kept_subscribers_go_on_at_the_new_server() {
     for client in &mut subscribers {
         assert_eq!(client.reply(), Reply::Array(words.to_vec()));
     }
-    let mut old = Client::connect(one.address());
+    let mut old = RespClient::connect(one.address());
     wait_until("no worker listens at the old server", SOON, || {
         old.call("PUBSUB NUMSUB c") == Reply::Array(vec![Reply::bulk("c"), Reply::Integer(0)])
     });
@@ -509,7 +509,7 @@ fn ends_while_the_new_server_is_silent(is_left: bool) {
         "drain-timeout-ms = {drain_ms}\noutage-hold-ms = {hold_ms}\nconnect-timeout-ms = 300"
     );
     let mut served = Served::start_with(&lines, &url(&one));
-    let connect = || Client::connect(served.proxy.address());
+    let connect = || RespClient::connect(served.proxy.address());
     let (mut idle, mut open, mut busy) = (connect(), connect(), connect());
     assert_eq!(idle.call("SET k v"), Reply::ok());
     assert_eq!(open.call("MULTI"), Reply::ok());
@@ -604,7 +604,9 @@ fn pool_changes_its_kind_under_load() {
             let written = thread.join().expect("no request failed");
             let get = words(&format!("GET c{client}"));
             let count = |address: SocketAddr| {
-                let reply = Client::connect(address).exchange(get.clone(), 1).remove(0);
+                let reply = RespClient::connect(address)
+                    .exchange(get.clone(), 1)
+                    .remove(0);
                 // Another node of the Cluster has the key.
                 let moved = reply.error().is_some_and(|text| text.starts_with("MOVED"));
                 if moved { 0 } else { number(&reply) }
@@ -635,9 +637,9 @@ fn new_password_in_the_url_is_applied() {
     let guarded = guarded.unwrap_or_else(|error| panic!("{error}"));
     let with = |password: &str| format!("redis://:{password}@{}", guarded.address());
     let served = Served::start(&with("old"));
-    let mut client = Client::connect(served.proxy.address());
+    let mut client = RespClient::connect(served.proxy.address());
     assert_eq!(client.call("SET k v"), Reply::ok());
-    let mut direct = Client::connect(guarded.address());
+    let mut direct = RespClient::connect(guarded.address());
     assert_eq!(direct.call("AUTH old"), Reply::ok());
     assert_eq!(direct.call("CONFIG SET requirepass new"), Reply::ok());
     let lines = served.reload(&served.main_at(&with("new")));
@@ -646,7 +648,7 @@ fn new_password_in_the_url_is_applied() {
         assert_eq!(client.call("GET k"), Reply::bulk("v"));
     }
     assert_eq!(
-        Client::connect(served.proxy.address()).call("GET k"),
+        RespClient::connect(served.proxy.address()).call("GET k"),
         Reply::bulk("v")
     );
 }
@@ -708,7 +710,7 @@ fn changes_of_servers_leave_nothing_behind() {
     let (one, two) = (server(), server());
     let served = Served::start(&url(&one));
     let mut clients = one_of_each_worker(served.proxy.address());
-    let change = |round: usize, clients: &mut Vec<Client>| {
+    let change = |round: usize, clients: &mut Vec<RespClient>| {
         let to = if round.is_multiple_of(2) { &two } else { &one };
         served.reload(&served.main_at(&url(to)));
         for client in clients {

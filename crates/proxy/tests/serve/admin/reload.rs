@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, counter, one_of_each_worker, texts};
+use respool_testkit::client::{Reply, RespClient, counter, one_of_each_worker, texts};
 use respool_testkit::say;
 use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
@@ -67,8 +67,8 @@ impl Reloadable {
         }
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.proxy.address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy.address())
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -155,7 +155,7 @@ fn swap(folder: &Path, text: &str) {
 }
 
 /// The value of an option of respool, as CONFIG GET shows it.
-fn value(client: &mut Client, option: &str) -> String {
+fn value(client: &mut RespClient, option: &str) -> String {
     let reply = client.call(&format!("CONFIG GET respool.{option}"));
     texts(&reply).pop().expect("a value")
 }
@@ -208,7 +208,7 @@ fn file_with_a_problem_changes_nothing() {
     let whole = configuration(&served.fixed, "", "max-delay-us = 500\nfuse = false");
     let half = &whole[..whole.len() - 10];
     let mut failures = 0;
-    let mut fails = |text: &str, problem: &str, clients: &mut Vec<Client>| {
+    let mut fails = |text: &str, problem: &str, clients: &mut Vec<RespClient>| {
         swap(served.folder.path(), text);
         let lines = served.reload_in_vain();
         assert!(lines.contains(problem), "{lines}");
@@ -516,7 +516,7 @@ fn listeners_come_and_go() {
         served.write_with(&format!("{unix}, '{at}'"), "");
         let lines = served.reload();
         assert!(lines.contains("listen: "), "{lines}");
-        let mut tcp: Vec<Client> = (0..8).map(|_| Client::connect(at)).collect();
+        let mut tcp: Vec<RespClient> = (0..8).map(|_| RespClient::connect(at)).collect();
         let mut beside = UnixStream::connect(&socket).unwrap();
         for client in &mut tcp {
             assert_eq!(client.call("SET key value"), Reply::ok());
@@ -670,7 +670,7 @@ fn no_request_fails_while_the_configuration_changes() {
     let is_over = AtomicBool::new(false);
     let (mut took, mut longest, mut asked) = (Vec::new(), Duration::ZERO, 0);
     let load = |number: usize| {
-        let mut client = Client::connect(served.proxy.address());
+        let mut client = RespClient::connect(served.proxy.address());
         let (mut longest, mut count) = (Duration::ZERO, 0_u64);
         while !is_over.load(Ordering::Relaxed) {
             let key = format!("key:{number}");

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use respool_testkit::client::{Client, Reply, one_of_each_worker, text};
+use respool_testkit::client::{Reply, RespClient, one_of_each_worker, text};
 
 use crate::target::{Options, Target, before_every_server};
 
@@ -26,7 +26,7 @@ fn number(reply: &Reply) -> i64 {
 }
 
 /// Requests with the command `get`, and the pairs of time and count of a histogram of theirs.
-fn histogram(client: &mut Client, field: &str) -> (i64, Vec<(i64, i64)>) {
+fn histogram(client: &mut RespClient, field: &str) -> (i64, Vec<(i64, i64)>) {
     let report = client.call("RESPOOL LATENCY HISTOGRAM get");
     let get = report.get("get").expect("GET was used");
     let (Reply::Array(numbers) | Reply::Map(numbers)) = get.get(field).expect("a known field")
@@ -76,7 +76,7 @@ fn latency_of_a_paused_server_is_its_own() {
         client.call("GET k");
         assert_eq!(target.direct_client().call(PAUSE), Reply::ok());
         client.call("GET k");
-        let longest = |client: &mut Client, field| {
+        let longest = |client: &mut RespClient, field| {
             let (_, buckets) = histogram(client, field);
             buckets.last().expect("there are requests").0
         };

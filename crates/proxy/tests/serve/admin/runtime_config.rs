@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, counter, words};
+use respool_testkit::client::{Reply, RespClient, counter, words};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
 
@@ -12,7 +12,7 @@ use crate::target::{Options, Target, before_every_server, proxied, respool};
 const SOON: Duration = Duration::from_secs(10);
 
 /// The value of an option, as CONFIG GET shows it.
-fn option(client: &mut Client, name: &str) -> String {
+fn option(client: &mut RespClient, name: &str) -> String {
     let reply = client.call(&format!("CONFIG GET {name}"));
     match reply.get(name) {
         Some(Reply::Bulk(value)) => String::from_utf8_lossy(value).into_owned(),
@@ -22,7 +22,7 @@ fn option(client: &mut Client, name: &str) -> String {
 
 /// Equal reads and two GETs leave in one batch, more than once: the first time shows that the user
 /// may. Returns the number of fused GETs and of collapsed reads.
-pub(crate) fn coalesced(client: &mut Client) -> (u64, u64) {
+pub(crate) fn coalesced(client: &mut RespClient) -> (u64, u64) {
     let mut count = || {
         (
             counter(client, "fused_gets"),
@@ -261,7 +261,7 @@ fn config_set_needs_the_servers_permission() {
 #[test]
 fn config_set_holds_in_every_worker_once_confirmed() {
     let target = proxied(&Options::with(&["--threads=3"]));
-    let mut clients: Vec<Client> = (0..30).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..30).map(|_| target.client()).collect();
     for round in 0..20_u32 {
         let value = (200 + round).to_string();
         let by = clients.len() * round as usize / 20;
@@ -285,13 +285,13 @@ fn config_set_reaches_the_inner_respool_of_two() {
             ],
         );
         let in_front = in_front.unwrap_or_else(|error| panic!("{error}"));
-        let mut clients = [in_front.address(), target.address()].map(Client::connect);
+        let mut clients = [in_front.address(), target.address()].map(RespClient::connect);
         wait_until("respool has connected to its server", SOON, || {
             clients[0].call("PING") == Reply::Simple("PONG".into())
         });
         let name = "respool.max-delay-us";
         let shown =
-            |clients: &mut [Client; 2]| clients.each_mut().map(|client| option(client, name));
+            |clients: &mut [RespClient; 2]| clients.each_mut().map(|client| option(client, name));
         assert_eq!(shown(&mut clients), ["200"; 2]);
         for (by, value) in [(0, "400"), (1, "500")] {
             let set = clients[by].call(&format!("CONFIG SET {name} {value}"));
@@ -324,7 +324,7 @@ fn a_listener_can_be_left_out_by_itself() {
     });
     let addresses = listeners(&target);
     assert_eq!(addresses.len(), 2);
-    let [mut one, mut two] = [addresses[0], addresses[1]].map(Client::connect);
+    let [mut one, mut two] = [addresses[0], addresses[1]].map(RespClient::connect);
     one.call("MSET a 1 b 2");
     one.call("RPUSH l 1");
     assert_eq!(two.call("CONFIG SET respool.listener.fuse no"), Reply::ok());

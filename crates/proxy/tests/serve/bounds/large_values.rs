@@ -6,7 +6,7 @@ use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, is_not_executed, request, words};
+use respool_testkit::client::{Reply, RespClient, is_not_executed, request, words};
 
 use crate::target::{Options, Target, on_every_target, proxied};
 
@@ -423,7 +423,7 @@ fn a_large_request_that_is_never_finished_is_never_executed() {
     }
     thread::sleep(Duration::from_millis(100));
     assert_eq!(
-        Client::connect(target.server.address()).call("EXISTS unfinished"),
+        RespClient::connect(target.server.address()).call("EXISTS unfinished"),
         Reply::Integer(0)
     );
 }

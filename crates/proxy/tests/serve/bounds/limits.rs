@@ -4,7 +4,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, counter, request, words};
+use respool_testkit::client::{Reply, RespClient, counter, request, words};
 use respool_testkit::time::wait_until;
 
 use crate::target::{Options, Target, before_every_server, on_every_target, proxied};
@@ -108,7 +108,7 @@ fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
 fn client_above_the_limit_gets_redis_error() {
     let options = Options::with(&["--sessions-max=10", "--threads=3"]);
     let target = proxied(&options);
-    let mut clients: Vec<Client> = (0..10).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..10).map(|_| target.client()).collect();
     for client in &mut clients {
         assert_eq!(client.call("PING"), Reply::Simple("PONG".into()));
     }
@@ -268,7 +268,7 @@ fn many_stalled_readers_are_bounded_together() {
     // Twenty times the worker's bound. The kernel takes some of it. A receive buffer must hold one
     // segment of loopback, 64 KiB: below that the kernel backs off for longer than the client
     // waits.
-    let mut silent: Vec<Client> = (0..200).map(|_| target.client()).collect();
+    let mut silent: Vec<RespClient> = (0..200).map(|_| target.client()).collect();
     for client in &mut silent {
         rustix::net::sockopt::set_socket_recv_buffer_size(client.stream(), 256 << 10)
             .expect("a receive buffer can be small");
@@ -323,7 +323,7 @@ fn many_stalled_readers_are_bounded_together() {
 fn without_file_descriptors_respool_waits_and_then_goes_on() {
     let target = proxied(&Options::default());
     let proxy = target.proxy();
-    let mut steady = Client::connect(proxy.address());
+    let mut steady = RespClient::connect(proxy.address());
     assert_eq!(steady.call("SET steady value"), Reply::ok());
     // The limit is lowered while respool runs. At its start respool would allow fewer sessions.
     let limit = format!("--nofile={}:", proxy.fds() + 20);
@@ -331,7 +331,9 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
         .args(["--pid", &proxy.pid().to_string(), &limit])
         .status();
     assert!(lowered.expect("prlimit of util-linux").success());
-    let crowd: Vec<Client> = (0..200).map(|_| Client::connect(proxy.address())).collect();
+    let crowd: Vec<RespClient> = (0..200)
+        .map(|_| RespClient::connect(proxy.address()))
+        .collect();
     thread::sleep(Duration::from_millis(300));
     let used = proxy.cpu();
     for _ in 0..100 {
@@ -352,7 +354,7 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
         "new clients are served again",
         Duration::from_secs(10),
         || {
-            let mut client = Client::connect(proxy.address());
+            let mut client = RespClient::connect(proxy.address());
             client.patience(Duration::from_millis(500));
             client.try_send(&words("GET steady")).is_ok()
                 && client
@@ -409,7 +411,7 @@ fn more_databases_than_links_are_served() {
     let mut options = Options::with(&bounds);
     options.server = ["--databases", "200"].map(str::to_owned).into();
     before_every_server(&options, |target| {
-        let mut clients: Vec<Client> = (0..200).map(|_| target.client()).collect();
+        let mut clients: Vec<RespClient> = (0..200).map(|_| target.client()).collect();
         for (db, client) in clients.iter_mut().enumerate() {
             let greeting = words(&format!("HELLO {}", 2 + db % 2));
             let select = words(&format!("SELECT {db}"));
@@ -487,7 +489,7 @@ fn memory_added(threads: u64, clients: usize, attack: impl Fn(usize) -> Vec<u8>)
         &threads,
     ];
     let target = proxied(&Options::with(&options));
-    let mut held: Vec<Client> = (0..clients).map(|_| target.client()).collect();
+    let mut held: Vec<RespClient> = (0..clients).map(|_| target.client()).collect();
     for client in &mut held {
         rustix::net::sockopt::set_socket_recv_buffer_size(client.stream(), 64 << 10)
             .expect("a receive buffer can be small");

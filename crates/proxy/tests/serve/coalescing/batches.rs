@@ -8,7 +8,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, counter, request, words};
+use respool_testkit::client::{Reply, RespClient, counter, request, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
@@ -54,7 +54,7 @@ fn one_after_the_other(target: &Target, callers: &[Caller]) -> Answers {
 
 /// All ask while the server, which owes an answer, stands still: so their requests gather.
 fn at_one_moment(target: &Target, callers: &[Caller]) -> Answers {
-    let mut clients: Vec<Client> = callers
+    let mut clients: Vec<RespClient> = callers
         .iter()
         .map(|caller| greeted(target, caller.hello))
         .collect();
@@ -62,9 +62,9 @@ fn at_one_moment(target: &Target, callers: &[Caller]) -> Answers {
     let mut hellos: Vec<_> = callers.iter().map(|caller| caller.hello).collect();
     hellos.sort_unstable();
     hellos.dedup();
-    let mut busy: Vec<Client> = hellos.iter().map(|hello| greeted(target, hello)).collect();
+    let mut busy: Vec<RespClient> = hellos.iter().map(|hello| greeted(target, hello)).collect();
     let mut observer = target.client();
-    let gathered = |observer: &mut Client| counter(observer, "link_requests");
+    let gathered = |observer: &mut RespClient| counter(observer, "link_requests");
     let before = gathered(&mut observer);
     target.server.stop();
     // These show that the user may send the fused forms: respool fuses nothing before that.
@@ -109,7 +109,7 @@ fn at_one_moment(target: &Target, callers: &[Caller]) -> Answers {
     })
 }
 
-fn greeted(target: &Target, hello: &[&str]) -> Client {
+fn greeted(target: &Target, hello: &[&str]) -> RespClient {
     let mut client = target.client();
     for line in hello {
         let reply = client.call(line);
@@ -118,7 +118,7 @@ fn greeted(target: &Target, hello: &[&str]) -> Client {
     client
 }
 
-fn text(client: &mut Client) -> String {
+fn text(client: &mut RespClient) -> String {
     let bytes = client.reply_bytes();
     match bytes.len() {
         0..2_000 => bytes.escape_ascii().to_string(),
@@ -948,7 +948,7 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
     target.client().exchange(tried.concat(), tried.len());
     let count = |name: &str| counter(&mut target.client(), name);
     let mut asked = count("link_requests");
-    let mut ask = |lines: &[&str]| -> Vec<Client> {
+    let mut ask = |lines: &[&str]| -> Vec<RespClient> {
         let ask = |line: &&str| {
             let mut client = target.client();
             client.send(&words(line));

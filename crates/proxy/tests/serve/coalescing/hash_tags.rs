@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, counter, pipelined};
+use respool_testkit::client::{Reply, RespClient, counter, pipelined};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::time::wait_until;
 
@@ -24,7 +24,7 @@ fn all(requests: impl Iterator<Item = String>) -> String {
 
 /// The first requests of a burst go alone, until they have shown that the user may send the fused
 /// form.
-fn shown(client: &mut Client, tag: &str) {
+fn shown(client: &mut RespClient, tag: &str) {
     for (command, value, counted) in [("SET", " first", "fused_sets"), ("GET", "", "fused_gets")] {
         let before = counter(client, counted);
         let requests = all((0..4).map(|number| format!("{command} {tag}:{number}{value}")));

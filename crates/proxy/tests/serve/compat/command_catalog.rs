@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::{Proxy, ServerProcess, installed};
 use respool_testkit::time::wait_until;
 
@@ -196,7 +196,7 @@ fn renamed_select_is_refused_with_advice() {
         ..Options::default()
     };
     before_every_server(&options, |target| {
-        let refused = |client: &mut Client, asked: &str| {
+        let refused = |client: &mut RespClient, asked: &str| {
             let reply = client.call(asked);
             let tells = |text: &str| text.contains("rename-command") && text.contains("--backend");
             assert!(reply.error().is_some_and(tells), "{asked}: {reply:?}");
@@ -396,7 +396,7 @@ fn command_list_is_renewed_after_a_lost_connection() {
         let backend = format!("--backend=redis://{}", server.address());
         let args = [backend.as_str(), "--threads=1", "--request-timeout-ms=3s"];
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         assert_eq!(client.call("SET key value"), Reply::ok());
         assert_eq!(client.call("FOO key"), Reply::bulk("value"));
         name("BLPOP");
@@ -406,7 +406,7 @@ fn command_list_is_renewed_after_a_lost_connection() {
         });
         // With its old meaning it would use the shared link, and all clients would wait behind it.
         client.send(&words("FOO list 0"));
-        let mut other = Client::connect(proxy.address());
+        let mut other = RespClient::connect(proxy.address());
         for _ in 0..20 {
             assert_eq!(other.call("PING"), Reply::Simple("PONG".into()));
             thread::sleep(Duration::from_millis(10));

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::{Proxy, installed};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
@@ -159,7 +159,7 @@ fn before_several(binary: &Path, password: Option<&str>, mut run: impl FnMut(&Go
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
         // Without a server respool does not know the version, and some texts differ by version.
         wait_until("the servers are reached", SOON, || {
-            let mut client = Client::connect(proxy.address());
+            let mut client = RespClient::connect(proxy.address());
             let auth = password.map(|password| format!("AUTH {password}"));
             auth.iter().for_each(|auth| drop(client.call(auth)));
             client.call("DBSIZE").error().is_none()
@@ -223,7 +223,7 @@ fn version(target: &Target) -> ServerVersion {
 /// differ.
 fn play(stage: &GoldenStage, password: Option<&str>, steps: &[GoldenStep]) -> Result<(), String> {
     for server in &stage.servers {
-        let mut cleaner = Client::connect(*server);
+        let mut cleaner = RespClient::connect(*server);
         if let Some(password) = password {
             cleaner.call(&format!("AUTH {password}"));
         }
@@ -231,7 +231,7 @@ fn play(stage: &GoldenStage, password: Option<&str>, steps: &[GoldenStep]) -> Re
     }
 
     let mut feed = Feed {
-        client: Client::connect(stage.address),
+        client: RespClient::connect(stage.address),
         bytes: Vec::new(),
         closed: false,
     };
@@ -291,7 +291,7 @@ fn play(stage: &GoldenStage, password: Option<&str>, steps: &[GoldenStep]) -> Re
 
 /// Bytes of the current step from the peer.
 struct Feed {
-    client: Client,
+    client: RespClient,
     bytes: Vec<u8>,
     closed: bool,
 }

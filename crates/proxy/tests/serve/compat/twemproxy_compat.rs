@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, request, text, words};
+use respool_testkit::client::{Reply, RespClient, request, text, words};
 use respool_testkit::servers::{self, Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 
@@ -207,21 +207,21 @@ fn keys(of: &str) -> Vec<String> {
 }
 
 /// Asks for all of it, some at a time.
-fn all(client: &mut Client, requests: &[Vec<u8>]) -> Vec<Reply> {
+fn all(client: &mut RespClient, requests: &[Vec<u8>]) -> Vec<Reply> {
     let some = requests.chunks(100);
     some.flat_map(|some| client.exchange(some.concat(), some.len()))
         .collect()
 }
 
 fn write(address: SocketAddr, keys: &[String], suffix: &str) {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     let set = |key: &String| request(&["SET", key, &format!("{key}{suffix}")]);
     let replies = all(&mut client, &keys.iter().map(set).collect::<Vec<_>>());
     assert_eq!(replies, vec![Reply::ok(); keys.len()]);
 }
 
 fn is_read(address: SocketAddr, keys: &[String], suffix: &str) {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     let get = |key: &String| request(&["GET", key]);
     let replies = all(&mut client, &keys.iter().map(get).collect::<Vec<_>>());
     for (key, reply) in keys.iter().zip(replies) {
@@ -266,7 +266,7 @@ fn twemproxy_and_respool_read_each_others_keys() {
         let held: Vec<i64> = servers
             .iter()
             .map(
-                |server| match Client::connect(server.address()).call("DBSIZE") {
+                |server| match RespClient::connect(server.address()).call("DBSIZE") {
                     Reply::Integer(keys) => keys,
                     other => panic!("{other:?}"),
                 },
@@ -290,9 +290,9 @@ fn twemproxy_and_respool_read_each_others_keys() {
 
         // A key that one deletes is gone for the other.
         let deleted = [&["DEL".to_owned()], &first[..40]].concat();
-        let mut client = Client::connect(ours.address());
+        let mut client = RespClient::connect(ours.address());
         assert_eq!(client.call_args(&deleted), Reply::Integer(40));
-        let mut client = Client::connect(theirs.address());
+        let mut client = RespClient::connect(theirs.address());
         assert_eq!(client.call_args(&deleted), Reply::Integer(0));
         client.send(&words(&format!("GET {}", first[40])));
         assert_eq!(text(&client.reply()), format!("{}again", first[40]));

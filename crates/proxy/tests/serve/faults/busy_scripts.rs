@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, counter, request};
+use respool_testkit::client::{Reply, RespClient, counter, request};
 use respool_testkit::servers::{Proxy, ServerProcess};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{Sentinels, SentinelsSettings};
@@ -54,7 +54,7 @@ const OTHERS: &[&[&str]] = &[
 ];
 
 /// The last reply to these.
-fn last_reply(client: &mut Client, requests: &[&str]) -> Reply {
+fn last_reply(client: &mut RespClient, requests: &[&str]) -> Reply {
     let replies = requests.iter().map(|one| match *one {
         "EVAL return 1 {a}" => client.call_args(&["EVAL", "return 1", "1", "{a}"]),
         one => client.call(one),
@@ -71,7 +71,7 @@ fn is_busy(reply: &Reply) -> bool {
 }
 
 /// Whether a server owes a reply on a link that sessions share.
-fn owes_reply(client: &mut Client) -> bool {
+fn owes_reply(client: &mut RespClient) -> bool {
     let info = client.call("INFO respool");
     let text = String::from_utf8_lossy(info.text().expect("INFO is a text"));
     let mut links = text
@@ -87,15 +87,15 @@ fn others_get_busy(
     kill: &str,
     cases: &[&[&str]],
 ) {
-    let mut killer = Client::connect(address);
+    let mut killer = RespClient::connect(address);
     assert_eq!(killer.call("SET {a} 1"), Reply::ok());
     let older = cases.iter().map(|_| {
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         assert_eq!(client.call("GET {a}"), Reply::bulk("1"));
         client
     });
-    let mut older: Vec<Client> = older.collect();
-    let mut caught = Client::connect(address);
+    let mut older: Vec<RespClient> = older.collect();
+    let mut caught = RespClient::connect(address);
     caught.send(&request(looping));
     // The script has a link of its own. So its order among other requests is that of their arrival
     // at the server.
@@ -103,16 +103,16 @@ fn others_get_busy(
         owes_reply(&mut killer) && owes_reply(&mut killer)
     });
     // The server does not answer before it is busy, and the request only reads.
-    let mut behind = Client::connect(address);
+    let mut behind = RespClient::connect(address);
     behind.send(&request(&["GET", "{a}"]));
     wait_until("the server is busy", SOON, || {
         let mut all = servers.iter();
-        all.any(|server| is_busy(&Client::connect(*server).call("GET {a}")))
+        all.any(|server| is_busy(&RespClient::connect(*server).call("GET {a}")))
     });
     let reply = behind.reply();
     assert!(is_busy(&reply), "{reply:?}");
     for (case, older) in cases.iter().zip(&mut older) {
-        for client in [older, &mut Client::connect(address)] {
+        for client in [older, &mut RespClient::connect(address)] {
             if case[0].starts_with("FCALL") && !looping[0].starts_with("FCALL") {
                 // A server before 7.0 does not know it.
                 continue;
@@ -221,13 +221,13 @@ fn looping_script_of_one_of_several_servers_leaves_others_busy() {
         let (servers, proxy) = sharded(binary);
         let servers: Vec<SocketAddr> = servers.iter().map(|server| server.address()).collect();
         for server in &servers {
-            Client::connect(*server).call(LIMIT);
+            RespClient::connect(*server).call(LIMIT);
         }
         others_get_busy((proxy.address(), &servers), &LOOP, "SCRIPT KILL", KEYED);
         let served = cluster::Served::start(binary, primaries(), &ARGS);
         let nodes = served.cluster.addresses();
         for node in &nodes {
-            Client::connect(*node).call(LIMIT);
+            RespClient::connect(*node).call(LIMIT);
         }
         others_get_busy(
             (served.proxy.address(), &nodes),
@@ -249,7 +249,7 @@ fn looping_script_of_a_watched_primary_leaves_others_busy() {
     let sentinels = Sentinels::start(&binary, &settings).unwrap_or_else(|error| panic!("{error}"));
     let proxy = sentinel::proxy_before(&sentinels, &settings, &ARGS);
     let primary = [sentinels.watched(0).server(0).address()];
-    Client::connect(primary[0]).call(LIMIT);
+    RespClient::connect(primary[0]).call(LIMIT);
     let cases = [KEYED, OTHERS].concat();
     others_get_busy((proxy.address(), &primary), &LOOP, "SCRIPT KILL", &cases);
 }

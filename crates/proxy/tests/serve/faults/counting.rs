@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, text};
+use respool_testkit::client::{Reply, RespClient, text};
 use respool_testkit::counting::{AllowedFailures, HANDED_ON, Steps, counted_in_steps};
 use respool_testkit::servers::{ServerProcess, any_server};
 use respool_testkit::time::wait_until;
@@ -19,7 +19,7 @@ fn counting_run_notices_doubled_and_lost_writes() {
     let replica =
         ServerProcess::start(&any_server(), &follows).unwrap_or_else(|error| panic!("{error}"));
     wait_until("the replica follows its primary", HANDED_ON, || {
-        let said = Client::connect(replica.address()).call("INFO replication");
+        let said = RespClient::connect(replica.address()).call("INFO replication");
         text(&said).contains("master_link_status:up")
     });
     let (key, of_several) = ("c7:9", "{t3}:1");
@@ -35,7 +35,7 @@ fn counting_run_notices_doubled_and_lost_writes() {
             let mut planted = primary.direct_client();
             assert_eq!(planted.call("FLUSHALL"), Reply::ok());
             let run = || {
-                let counted = |planted: &mut Client, _: &Steps| {
+                let counted = |planted: &mut RespClient, _: &Steps| {
                     // Time for a few that are not handed on to be acknowledged.
                     thread::sleep(Duration::from_millis(200));
                     let done = planted.call(&order);

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, counter, request, words};
+use respool_testkit::client::{Reply, RespClient, counter, request, words};
 use respool_testkit::fake::{Fakes, NodeRequest, info, range, shares};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
@@ -69,7 +69,7 @@ fn all_node_request_goes_to_the_new_owner() {
 /// Two owners. The first one refuses a request and is a replica of another node from then on.
 struct Refusing {
     fakes: Fakes,
-    client: Client,
+    client: RespClient,
     _proxy: Proxy,
 }
 
@@ -174,7 +174,7 @@ fn all_node_request_goes_to_current_owners_only() {
     let mut served = Served::start(&some_server(), primaries(), &["--threads=2"]);
     let joined = served.cluster.add_node();
     let joined = joined.unwrap_or_else(|error| panic!("{error}"));
-    let mut clients: Vec<Client> = (0..6).map(|_| served.client()).collect();
+    let mut clients: Vec<RespClient> = (0..6).map(|_| served.client()).collect();
     let keys: Vec<String> = (0..60).map(|key| format!("key:{key}")).collect();
     for key in &keys {
         assert_eq!(clients[0].call(&format!("SET {key} x")), Reply::ok());
@@ -211,13 +211,13 @@ fn all_node_request_goes_to_current_owners_only() {
     thread::sleep(CONFIRMED);
     assert_eq!(clients[5].call("FLUSHALL"), Reply::ok());
     for node in 0..=joined {
-        let mut direct = Client::connect(served.cluster.node(node).address());
+        let mut direct = RespClient::connect(served.cluster.node(node).address());
         assert_eq!(direct.call("DBSIZE"), Reply::Integer(0), "{node}");
     }
 }
 
 /// How many different keys SCAN finds.
-fn scanned(client: &mut Client) -> i64 {
+fn scanned(client: &mut RespClient) -> i64 {
     let (mut cursor, mut found) = ("0".to_owned(), HashSet::new());
     loop {
         let Reply::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 100")) else {
@@ -279,14 +279,14 @@ fn all_known_nodes_are_asked_without_a_topology() {
 }
 
 /// A respool with one worker that knows these nodes, and a client.
-fn before(fakes: &Fakes) -> (Proxy, Client) {
+fn before(fakes: &Fakes) -> (Proxy, RespClient) {
     let backend = format!("--backend=redis-cluster://{}", fakes.addresses()[1]);
     let proxy = Proxy::start(&respool(), &[&backend, "--threads=1"]);
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
     wait_until("the owners are known", SOON, || {
         proxy.log().contains("2 nodes own its slots")
     });
-    let client = Client::connect(proxy.address());
+    let client = RespClient::connect(proxy.address());
     (proxy, client)
 }
 
@@ -307,7 +307,7 @@ fn blocked_client_is_served_by_the_new_owner() {
             // The error from another node reaches the client.
             format!("BLPOP {{{key}}}nobody 0"),
         ];
-        let mut waiting: Vec<Client> = asked.iter().map(|_| served.client()).collect();
+        let mut waiting: Vec<RespClient> = asked.iter().map(|_| served.client()).collect();
         let Reply::Integer(last) = waiting[4].call("CLIENT ID") else {
             panic!("no id");
         };

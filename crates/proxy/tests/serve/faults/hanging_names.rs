@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, counter, words};
+use respool_testkit::client::{Reply, RespClient, counter, words};
 use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
 
 use super::partition::{cable_without_end, in_a_network, run};
@@ -40,7 +40,7 @@ fn respool_ends_beside_a_hanging_name() {
     let _files = let_names_hang();
     let mut served = Served::start();
     // The attempt to connect of this pool hangs.
-    let mut waits = Client::connect(([127, 0, 0, 1], served.away.port).into());
+    let mut waits = RespClient::connect(([127, 0, 0, 1], served.away.port).into());
     waits.send(&words("GET key"));
     let begun = Instant::now();
     served.proxy.ask_to_end();
@@ -62,7 +62,7 @@ fn respool_ends_beside_a_hanging_name() {
 fn reload_ends_beside_a_hanging_name() {
     let _files = let_names_hang();
     let mut served = Served::start();
-    let mut client = Client::connect(served.proxy.address());
+    let mut client = RespClient::connect(served.proxy.address());
     let server = served.server.address().to_string();
     let listens = |text: String| text + &format!("listen = '{HANGS}:7'\n");
     let second = listens(format!("[pool.second]\nbackend = 'redis://{server}'\n"));

@@ -12,7 +12,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, is_not_executed, words};
+use respool_testkit::client::{Reply, RespClient, is_not_executed, words};
 use respool_testkit::counting::{AllowedFailures, counted};
 use respool_testkit::random::seed;
 use respool_testkit::say;
@@ -227,13 +227,13 @@ impl NetworkServers {
     }
 
     fn order(&self, server: usize, args: &[&str]) -> Reply {
-        let connection = Client::open(self.address(server), SOON);
+        let connection = RespClient::open(self.address(server), SOON);
         let said = connection.and_then(|mut connection| connection.order(args));
         said.unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn says(&self, server: usize, args: &[&str], expected: &str) -> bool {
-        let connection = Client::open(self.address(server), SOON);
+        let connection = RespClient::open(self.address(server), SOON);
         let said = connection.and_then(|mut connection| connection.order(args));
         let said = said.ok();
         let text = said.as_ref().and_then(Reply::text).unwrap_or_default();
@@ -430,8 +430,8 @@ impl NetworkServers {
     fn come_apart(&mut self, url: &str, new_owner: usize, key: impl Fn(usize) -> String) {
         let proxy = proxy(url);
         let errors = counted(proxy.address(), self, AllowedFailures::Loss, |servers| {
-            let mut asking: Vec<(Client, String)> = (0..ASKING)
-                .map(|number| (Client::connect(proxy.address()), key(number)))
+            let mut asking: Vec<(RespClient, String)> = (0..ASKING)
+                .map(|number| (RespClient::connect(proxy.address()), key(number)))
                 .collect();
             for (client, key) in &mut asking {
                 assert_eq!(client.call(&format!("INCR {key}")), Reply::Integer(1));
@@ -486,8 +486,8 @@ impl NetworkServers {
     ) {
         let proxy = proxy(url);
         let errors = counted(proxy.address(), self, AllowedFailures::Loss, |servers| {
-            let mut asking: Vec<(Client, String)> = (0..ASKING)
-                .map(|number| (Client::connect(proxy.address()), key(number)))
+            let mut asking: Vec<(RespClient, String)> = (0..ASKING)
+                .map(|number| (RespClient::connect(proxy.address()), key(number)))
                 .collect();
             for (client, key) in &mut asking {
                 assert_eq!(client.call(&format!("INCR {key}")), Reply::Integer(1));

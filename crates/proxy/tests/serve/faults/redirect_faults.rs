@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use respool_protocol::slot::{SLOTS, hash_slot};
 use respool_testkit::client::{
-    Client, Reply, counter, is_not_executed, one_of_each_worker, pipelined, words,
+    Reply, RespClient, counter, is_not_executed, one_of_each_worker, pipelined, words,
 };
 use respool_testkit::fake::{
     FakeAnswer, Fakes, NodeRequest, bulk, followed, in_order, info, range, shares,
@@ -62,8 +62,8 @@ impl FakeCluster {
         cluster
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.proxy.address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy.address())
     }
 }
 
@@ -136,7 +136,7 @@ fn moved_burst_causes_two_refreshes_at_most() {
 }
 
 /// Requests some thousand keys, five hundred at a time, and gets their replies.
-fn ask_for_every_slot(client: &mut Client) {
+fn ask_for_every_slot(client: &mut RespClient) {
     let keys: Vec<String> = (0..4_000).map(|key| format!("key:{key}")).collect();
     for keys in keys.chunks(500) {
         let requests = keys.iter().flat_map(|key| words(&format!("GET {key}")));
@@ -204,7 +204,7 @@ fn node_without_slots_is_handled_once() {
     wait_until("the log shows one node with all slots", SOON, || {
         served.proxy.log().contains("1 nodes own")
     });
-    let mut clients: Vec<Client> = (0..SESSIONS).map(|_| served.client()).collect();
+    let mut clients: Vec<RespClient> = (0..SESSIONS).map(|_| served.client()).collect();
     for (session, client) in clients.iter_mut().enumerate() {
         let keys = (0..EACH).map(|key| format!("INCR {session}:{key}"));
         client.send(&keys.flat_map(|incr| words(&incr)).collect::<Vec<u8>>());
@@ -339,7 +339,7 @@ fn redirect_to_an_unreachable_node_ends_at_the_deadline() {
     });
     // All at once, each in a session of its own, with an unrelated request behind it.
     let began = Instant::now();
-    let mut clients: Vec<Client> = nowhere.iter().map(|_| served.client()).collect();
+    let mut clients: Vec<RespClient> = nowhere.iter().map(|_| served.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         client.send(&words(&format!("GET {{nowhere}}{number}")));
         client.send(&words("GET other"));
@@ -456,7 +456,7 @@ fn invalid_topology_keeps_the_last_good_one() {
         });
         let mut client = served.client();
         let [one, other] = [key_of(0, 2), key_of(1, 2)];
-        let asked = |client: &mut Client| counter(client, "topology_refreshes");
+        let asked = |client: &mut RespClient| counter(client, "topology_refreshes");
         let mut more = 0;
         for rubbish in 0..12 {
             said.store(rubbish, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, counter, request, words};
+use respool_testkit::client::{Reply, RespClient, counter, request, words};
 use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{
@@ -69,10 +69,10 @@ const LIBRARY: &str = "#!lua name=words\n\
 impl ScriptWay {
     /// Has the text said once, for this key. `None`: the server cannot do it.
     fn say(self, address: SocketAddr, key: &str, text: &str) -> Option<Reply> {
-        let client = &mut Client::connect(address);
+        let client = &mut RespClient::connect(address);
         let eval = |script: &str| request(&["EVAL", script, "1", key, text]);
         let fcall = || request(&["FCALL", "say", "1", key, text]);
-        let ask = |client: &mut Client, bytes| client.exchange(bytes, 1).remove(0);
+        let ask = |client: &mut RespClient, bytes| client.exchange(bytes, 1).remove(0);
         let reply = match self {
             ScriptWay::Reply => ask(client, eval(SCRIPT)),
             ScriptWay::Table => ask(
@@ -180,14 +180,14 @@ fn scripts_steer_nothing(address: SocketAddr, own: SocketAddr, other: SocketAddr
         .expect("the listener can be nonblocking");
     let at = evil.local_addr().expect("the listener is bound");
     let key = "count";
-    let mut watcher = Client::connect(address);
+    let mut watcher = RespClient::connect(address);
     watcher.call_args(&["FUNCTION", "LOAD", LIBRARY]);
     // Links of each kind are there.
     for way in WAYS {
         way.say(address, key, "ERR warm");
     }
     watcher.call(&format!("DEL {key}"));
-    let events = |watcher: &mut Client| {
+    let events = |watcher: &mut RespClient| {
         ["redirected_moved", "redirected_ask", "requests_deferred"]
             .map(|name| counter(watcher, name))
     };
@@ -294,7 +294,7 @@ fn script_words_steer_nothing_before_sentinels() {
     let backend = format!("--backend={url}");
     let proxy = Proxy::start(&respool(), &[&backend[..], "--threads=1", NO_CHECKS])
         .unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
         client.call("SET k v") == Reply::ok()
     });

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, words};
+use respool_testkit::client::{Reply, RespClient, is_not_executed, pipelined, words};
 use respool_testkit::fake::{Fakes, NodeRequest, bulk};
 use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
@@ -181,7 +181,7 @@ impl TwoServers {
         let servers = [0, 1].map(|number| {
             let server = ServerProcess::start(&any_server(), &[""; 0]);
             let server = server.unwrap_or_else(|error| panic!("{error}"));
-            let set = Client::connect(server.address()).call(&format!("SET number {number}"));
+            let set = RespClient::connect(server.address()).call(&format!("SET number {number}"));
             assert_eq!(set, Reply::ok());
             server
         });
@@ -207,8 +207,8 @@ impl TwoServers {
         self.proxy.as_ref().expect("respool is started")
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.proxy().address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy().address())
     }
 
     fn server_number(&self) -> Reply {
@@ -507,7 +507,7 @@ fn failed_promotion_is_left_and_clients_are_answered() {
     scene.serve(&[sentinel.address()], &["--threads=1"]);
     scene.leads_to(0);
     let old = scene.address(0);
-    let mut replica = Client::connect(scene.address(1));
+    let mut replica = RespClient::connect(scene.address(1));
     let follow = format!("REPLICAOF {} {}", old.ip(), old.port());
     assert_eq!(replica.call(&follow), Reply::ok());
     // Reads that were lost with a connection are retried if that was up for a while.
@@ -639,11 +639,17 @@ fn a_server_that_says_that_it_is_a_replica_is_not_used() {
         scene.proxy().log()
     );
     // The replica is promoted at last.
-    assert_eq!(Client::connect(new).call("REPLICAOF NO ONE"), Reply::ok());
+    assert_eq!(
+        RespClient::connect(new).call("REPLICAOF NO ONE"),
+        Reply::ok()
+    );
     wait_until("the new primary gets the SET", SOON, || {
         scene.client().call("SET key here") == Reply::ok()
     });
-    assert_eq!(Client::connect(new).call("GET key"), Reply::bulk("here"));
+    assert_eq!(
+        RespClient::connect(new).call("GET key"),
+        Reply::bulk("here")
+    );
 }
 
 /// A request that a demoted primary refuses is retried at the next primary.
@@ -653,7 +659,7 @@ fn refusal_of_a_demoted_primary_is_retried() {
     let (old, new) = (scene.address(0), scene.address(1));
     let mut client = scene.client();
     assert_eq!(client.call("SET key 1"), Reply::ok());
-    let slow = Client::connect(new).call("SET key 5");
+    let slow = RespClient::connect(new).call("SET key 5");
     assert_eq!(slow, Reply::ok());
     follow_silently(old, unused_address());
     // READONLY, again and again.
@@ -674,7 +680,7 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
     client.send(&respool_testkit::client::words("BLPOP list 0"));
     let waits_at = |server| {
         wait_until("the client is blocked", SOON, || {
-            let info = Client::connect(server).call("INFO clients");
+            let info = RespClient::connect(server).call("INFO clients");
             matches!(info, Reply::Bulk(info) if info.windows(17).any(|some| some == b"blocked_clients:1"))
         });
     };
@@ -692,7 +698,10 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
     }
     sentinel.will_say(|says| (says.primary, says.epoch) = (Some(new), 2));
     waits_at(new);
-    assert_eq!(Client::connect(new).call("RPUSH list x"), Reply::Integer(1));
+    assert_eq!(
+        RespClient::connect(new).call("RPUSH list x"),
+        Reply::Integer(1)
+    );
     let element = Reply::Array(vec![Reply::bulk("list"), Reply::bulk("x")]);
     assert_eq!(client.reply(), element);
 }
@@ -701,7 +710,7 @@ fn blocked_client_of_a_demoted_primary_sees_no_error() {
 const LOADING: &str = "LOADING Redis is loading the dataset in memory";
 
 /// A client of that primary, and the servers between them.
-fn before(primary: &Fakes) -> ((Sentinel, TwoServers), Client) {
+fn before(primary: &Fakes) -> ((Sentinel, TwoServers), RespClient) {
     let sentinel = Sentinel::start(primary.addresses()[0], 1);
     let mut scene = TwoServers::new();
     scene.serve(&[sentinel.address()], &["--threads=1"]);
@@ -777,12 +786,12 @@ fn refused_request_does_not_run_behind_a_fused_one() {
 fn follow(replica: SocketAddr, primary: SocketAddr) {
     follow_silently(replica, primary);
     wait_until("the replica follows its primary", SOON, || {
-        let info = Client::connect(replica).call("INFO replication");
+        let info = RespClient::connect(replica).call("INFO replication");
         matches!(info, Reply::Bulk(info) if info.windows(21).any(|some| some == b"master_link_status:up"))
     });
 }
 
 fn follow_silently(replica: SocketAddr, primary: SocketAddr) {
     let order = format!("REPLICAOF {} {}", primary.ip(), primary.port());
-    assert_eq!(Client::connect(replica).call(&order), Reply::ok());
+    assert_eq!(RespClient::connect(replica).call(&order), Reply::ok());
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, counter, is_not_executed, request, words};
+use respool_testkit::client::{Reply, RespClient, counter, is_not_executed, request, words};
 use respool_testkit::fake::{Fakes, bulk};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::random::{Random, seed};
@@ -64,7 +64,7 @@ struct WriteCount {
 
 /// Increments a key of its own in pipelines on one connection, until it is told to end.
 fn count_up(address: SocketAddr, key: &str, ended: &AtomicBool, mut random: Random) -> WriteCount {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     let mut count = WriteCount::default();
     while !ended.load(Ordering::SeqCst) {
         let depth = 1 + random.below(20) as i64;
@@ -235,7 +235,7 @@ fn set_and_get(
     ended: &AtomicBool,
     mut random: Random,
 ) -> OwnValue {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     let (mut own, mut last) = (OwnValue::default(), 0);
     while !ended.load(Ordering::SeqCst) {
         let asked: Vec<String> = (0..=random.below(4))
@@ -386,8 +386,8 @@ pub(crate) fn restart_costs_no_error(
     [count, list]: [&str; 2],
     mut order: impl FnMut(ServerOrder),
 ) {
-    let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
-    let mut waiting = Client::connect(address);
+    let mut clients: Vec<RespClient> = (0..6).map(|_| RespClient::connect(address)).collect();
+    let mut waiting = RespClient::connect(address);
     for client in &mut clients {
         assert_eq!(client.call(&format!("SET {count} 0")), Reply::ok());
     }
@@ -401,11 +401,11 @@ pub(crate) fn restart_costs_no_error(
     for client in &mut clients {
         client.send(&words(&format!("INCR {count}")));
     }
-    let mut waiting = Client::connect(address);
+    let mut waiting = RespClient::connect(address);
     waiting.send(&words(&format!("BLPOP {list} 0")));
     thread::sleep(Duration::from_millis(400));
     order(ServerOrder::Restart);
-    let mut counts: Vec<Reply> = clients.iter_mut().map(Client::reply).collect();
+    let mut counts: Vec<Reply> = clients.iter_mut().map(RespClient::reply).collect();
     counts.sort_by_key(|count| format!("{count:?}"));
     let expected: Vec<Reply> = (1..=6).map(Reply::Integer).collect();
     assert_eq!(counts, expected);
@@ -526,14 +526,14 @@ fn wrong_reply_to_fused_requests_ends_the_link() {
         let held = ["--flush-rule=server-cpu", "--max-delay-us=1s"];
         let args = [backend.as_str(), "--threads=1", held[0], held[1]];
         let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-        let connect = || Client::connect(proxy.address());
+        let connect = || RespClient::connect(proxy.address());
         // Requests of a connection younger than a second are not retried.
         thread::sleep(Duration::from_millis(1_100));
         connect().exchange(words("GET tried").repeat(2), 2);
         let mut busy = connect();
         busy.send(&words("TTL busy"));
         thread::sleep(Duration::from_millis(50));
-        let mut clients: Vec<Client> = (0..5).map(|_| connect()).collect();
+        let mut clients: Vec<RespClient> = (0..5).map(|_| connect()).collect();
         for (key, client) in clients.iter_mut().enumerate() {
             client.send(&words(&format!("GET key:{key}")));
         }
@@ -555,7 +555,7 @@ fn wrong_reply_to_fused_requests_ends_the_link() {
 fn restarted_server_serves_every_session_again() {
     before_every_server(&Options::with(&["--threads=3"]), |target| {
         // Enough that each worker has some, in both protocols and more than one database.
-        let mut clients: Vec<Client> = (0..30).map(|_| target.client()).collect();
+        let mut clients: Vec<RespClient> = (0..30).map(|_| target.client()).collect();
         for (number, client) in clients.iter_mut().enumerate() {
             if number % 2 == 0 {
                 client.call("HELLO 3");
@@ -891,7 +891,7 @@ fn heals_from(mode: FaultMode) {
     let target = Target::direct(&binary, &options);
     let fault_proxy = FaultProxy::start(target.server.address(), mode);
     let target = target.behind(fault_proxy.address(), &options);
-    let mut clients: Vec<Client> = (0..5).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..5).map(|_| target.client()).collect();
     for client in &mut clients {
         client.send(&words("INCR count").repeat(3));
     }
@@ -926,7 +926,7 @@ fn silent_handshake_means_not_sent() {
 }
 
 /// A field of INFO about the only server.
-fn of_server(client: &mut Client, name: &str) -> String {
+fn of_server(client: &mut RespClient, name: &str) -> String {
     let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };
@@ -949,7 +949,7 @@ fn one_connection_at_a_time_probes_a_dead_server() {
     let options = Options::with(&["--login-check-ms=0", "--outage-hold-ms=0"]);
     let target = target.behind(fault_proxy.address(), &options);
     // The clients need several links: four databases, and RESP3 for half of the clients.
-    let mut clients: Vec<Client> = (0..8).map(|_| target.client()).collect();
+    let mut clients: Vec<RespClient> = (0..8).map(|_| target.client()).collect();
     for (number, client) in clients.iter_mut().enumerate() {
         assert_eq!(client.call(&format!("SELECT {}", number % 4)), Reply::ok());
         if number >= 4 {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::thread;
 
-use respool_testkit::client::{Client, Reply, request};
+use respool_testkit::client::{Reply, RespClient, request};
 use respool_testkit::random::{Random, seed};
 
 use crate::target::{Options, Target, on_every_target, proxied};
@@ -32,7 +32,7 @@ fn live(target: &Target, name: &str, pipelines: usize, mut random: Random) {
                 if random.below(2) == 0 {
                     client.vanish();
                 }
-                client = Client::connect(target.address());
+                client = RespClient::connect(target.address());
                 life += 1;
                 model = Model::new(format!("{name}:{life}"));
             }

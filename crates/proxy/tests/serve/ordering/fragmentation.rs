@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, words};
+use respool_testkit::client::{RespClient, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::any_server;
 
@@ -28,7 +28,7 @@ fn requests() -> (Vec<u8>, usize) {
     (bytes, 10)
 }
 
-fn raw_replies(client: &mut Client, count: usize) -> Vec<u8> {
+fn raw_replies(client: &mut RespClient, count: usize) -> Vec<u8> {
     (0..count).flat_map(|_| client.reply_bytes()).collect()
 }
 

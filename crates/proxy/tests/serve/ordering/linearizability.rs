@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use respool_checker::histories::trouble::{self, Trouble};
 use respool_checker::histories::{self, HistorySettings};
-use respool_testkit::client::{Client, counter};
+use respool_testkit::client::{RespClient, counter};
 use respool_testkit::random::seed;
 use respool_testkit::say;
 use respool_testkit::scene::TopologyKind;
@@ -129,7 +129,7 @@ fn while_in_trouble<const N: usize>(
     say(&format!("{report:?}"));
     // The counters of the other workers are a tenth of a second old.
     thread::sleep(Duration::from_millis(300));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     let counted = counters.map(|name| counter(&mut client, name));
     (report, counted)
 }

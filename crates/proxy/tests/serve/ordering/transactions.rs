@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::installed;
 use respool_testkit::time::wait_until;
 
@@ -109,7 +109,7 @@ fn session_commands_are_answered_inside_exec() {
 fn transaction_mixes_local_and_server_commands() {
     on_every_target(&Options::with(&["--threads", "2"]), |target| {
         let mut client = target.client();
-        let mut others: Vec<Client> = (0..3).map(|_| target.client()).collect();
+        let mut others: Vec<RespClient> = (0..3).map(|_| target.client()).collect();
         client.call("ACL SETUSER reader on >secret ~* &* +@all");
         for other in &mut others {
             other.call("SUBSCRIBE news");
@@ -345,7 +345,7 @@ fn blocks_of_many_sessions_are_never_torn_and_need_no_links() {
     on_every_target(&Options::with(&["--threads", "2"]), |target| {
         const SESSIONS: usize = 200;
         const ROUNDS: usize = 5;
-        let mut clients: Vec<Client> = (0..SESSIONS).map(|_| target.client()).collect();
+        let mut clients: Vec<RespClient> = (0..SESSIONS).map(|_| target.client()).collect();
         for round in 0..ROUNDS {
             for (index, client) in clients.iter_mut().enumerate() {
                 let mut bytes = words("MULTI");

@@ -5,7 +5,7 @@
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, counter, words};
+use respool_testkit::client::{Reply, RespClient, counter, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{any_server, installed};
 use respool_testkit::time::wait_until;
@@ -48,7 +48,7 @@ fn pair(key: &str, value: &str) -> Reply {
 fn blocked_client_delays_no_client_and_is_served() {
     on_every_target(&Options::with(&["--threads", "1"]), |target| {
         let mut steady = target.client();
-        let mut waiters: Vec<(Client, &str, Reply)> = Vec::new();
+        let mut waiters: Vec<(RespClient, &str, Reply)> = Vec::new();
         for (request, reply) in [
             ("BLPOP l1 0", pair("l1", "e")),
             ("BRPOP l2 0", pair("l2", "e")),
@@ -241,7 +241,7 @@ fn pinned_links_are_reused_and_bounded() {
         2,
         "the shared one, and one that was used again"
     );
-    let mut waiters: Vec<Client> = (0..3).map(|_| target.client()).collect();
+    let mut waiters: Vec<RespClient> = (0..3).map(|_| target.client()).collect();
     for waiter in &mut waiters {
         waiter.send(&words("BLPOP list 0"));
         thread::sleep(MOMENT);

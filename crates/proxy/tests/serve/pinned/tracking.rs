@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, request, words};
+use respool_testkit::client::{Reply, RespClient, request, words};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{Proxy, ServerProcess, any_server, installed};
 use respool_testkit::time::wait_until;
@@ -24,7 +24,7 @@ const MOMENT: Duration = Duration::from_millis(100);
 const KEYS: usize = 24;
 
 /// The keys that a client was told of.
-fn told(client: &mut Client, count: usize) -> Vec<String> {
+fn told(client: &mut RespClient, count: usize) -> Vec<String> {
     let mut keys = Vec::new();
     while keys.len() < count {
         keys.extend(invalidated(&client.reply()).expect("keys are named"));
@@ -51,15 +51,15 @@ fn invalidated(push: &Reply) -> Option<Vec<String>> {
     Some(keys.iter().map(text).collect())
 }
 
-fn resp3(address: SocketAddr) -> Client {
-    let mut client = Client::connect(address);
+fn resp3(address: SocketAddr) -> RespClient {
+    let mut client = RespClient::connect(address);
     assert!(client.call("HELLO 3").error().is_none());
     client
 }
 
 /// Before any kind of pool, a tracking client gets the invalidations of one server.
 fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
-    let (mut client, mut other) = (resp3(address), Client::connect(address));
+    let (mut client, mut other) = (resp3(address), RespClient::connect(address));
     let mut change = |keys: &[String]| {
         for key in keys {
             assert_eq!(other.call(&format!("SET {key} 2")), Reply::ok());
@@ -70,7 +70,7 @@ fn tracks_like_one_server(address: SocketAddr, keys: &[String]) {
         keys.sort();
         keys
     };
-    let read_all = |client: &mut Client| {
+    let read_all = |client: &mut RespClient| {
         for key in keys {
             assert!(client.call(&format!("GET {key}")).error().is_none());
         }
@@ -234,7 +234,7 @@ fn client_is_told_by_all_parts_of_a_pool() {
     let servers = [parts.single.address(), parts.short.address()];
     let of_cluster = parts.cluster.addresses();
     for server in servers.iter().chain(&of_cluster) {
-        let size = Client::connect(*server).call("DBSIZE");
+        let size = RespClient::connect(*server).call("DBSIZE");
         assert_ne!(size, Reply::Integer(0), "keys are on every server");
     }
     let mut client = resp3(parts.proxy.address());
@@ -250,7 +250,7 @@ fn client_is_told_by_all_parts_of_a_pool() {
 #[test]
 fn no_touch_holds_before_all_parts_of_a_pool() {
     let parts = TrackedPools::start();
-    let mut client = Client::connect(parts.proxy.address());
+    let mut client = RespClient::connect(parts.proxy.address());
     if client.call("CLIENT NO-TOUCH ON").error().is_some() {
         // Servers before Redis 7.2 do not know it.
         return;
@@ -260,16 +260,17 @@ fn no_touch_holds_before_all_parts_of_a_pool() {
         .iter()
         .flat_map(|keys| keys[..8].iter().map(String::as_str))
         .collect();
-    let mut other = Client::connect(parts.proxy.address());
+    let mut other = RespClient::connect(parts.proxy.address());
     for key in &some {
         assert_eq!(other.call(&format!("SET {key} 1")), Reply::ok());
     }
     // The server counts in whole seconds.
     thread::sleep(Duration::from_millis(2_100));
-    let idle = |other: &mut Client, key: &str| match other.call(&format!("OBJECT IDLETIME {key}")) {
-        Reply::Integer(seconds) => seconds,
-        reply => panic!("{key}: {reply:?}"),
-    };
+    let idle =
+        |other: &mut RespClient, key: &str| match other.call(&format!("OBJECT IDLETIME {key}")) {
+            Reply::Integer(seconds) => seconds,
+            reply => panic!("{key}: {reply:?}"),
+        };
     for key in &some {
         assert_eq!(client.call(&format!("GET {key}")), Reply::bulk("1"));
     }
@@ -322,7 +323,7 @@ fn client_that_cannot_begin_to_track_is_closed() {
 
 /// A client that caches values until their invalidation.
 struct Cacher {
-    client: Client,
+    client: RespClient,
     cache: HashMap<String, Reply>,
     /// For each reply that is to come, the keys of its values.
     asked: VecDeque<Vec<String>>,
@@ -456,7 +457,7 @@ fn cached_values_are_true_while_slots_move() {
         for number in 0..2 {
             let mut random = Random::new(seed + 100 + number);
             scope.spawn(move || {
-                let mut client = Client::connect(address);
+                let mut client = RespClient::connect(address);
                 for count in 0.. {
                     let key = &keys[random.below(KEYS as u64) as usize];
                     let changed = match random.below(4) {
@@ -479,7 +480,7 @@ fn cached_values_are_true_while_slots_move() {
         }
         is_over.store(true, Ordering::Relaxed);
     });
-    let mut other = Client::connect(address);
+    let mut other = RespClient::connect(address);
     let mut truth: BTreeMap<&str, Reply> = BTreeMap::new();
     for key in &keys {
         truth.insert(key, other.call(&format!("GET {key}")));
@@ -506,11 +507,11 @@ fn session_that_brings_its_password_tracks() {
         addresses.collect::<Vec<_>>().join(",")
     );
     let proxy = Proxy::start(&respool(), &[backend]).expect("respool starts");
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("AUTH secret"), Reply::ok());
     assert!(client.call("HELLO 3").error().is_none());
     assert_eq!(client.call("CLIENT TRACKING ON"), Reply::ok());
-    let mut other = Client::connect(proxy.address());
+    let mut other = RespClient::connect(proxy.address());
     assert_eq!(other.call("AUTH secret"), Reply::ok());
     for key in ["a", "b", "c", "d"] {
         assert_eq!(client.call(&format!("GET {key}")), Reply::Null);

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, PATIENCE, Reply};
+use respool_testkit::client::{PATIENCE, Reply, RespClient};
 
 use crate::target::{Options, Target, on_every_target, proxied};
 
@@ -10,18 +10,18 @@ use crate::target::{Options, Target, on_every_target, proxied};
 const READERS: usize = 8;
 const MOMENT: Duration = Duration::from_millis(100);
 
-fn id_of(client: &mut Client) -> i64 {
+fn id_of(client: &mut RespClient) -> i64 {
     match client.call("CLIENT ID") {
         Reply::Integer(id) => id,
         other => panic!("CLIENT ID is answered by {other:?}"),
     }
 }
 
-fn readers(target: &Target, told: i64) -> Vec<Client> {
+fn readers(target: &Target, told: i64) -> Vec<RespClient> {
     (0..READERS).map(|_| reader(target, told)).collect()
 }
 
-fn reader(target: &Target, told: i64) -> Client {
+fn reader(target: &Target, told: i64) -> RespClient {
     let mut client = target.client();
     let request = format!("CLIENT TRACKING ON REDIRECT {told}");
     assert_eq!(client.call(&request), Reply::ok());
@@ -195,7 +195,7 @@ fn transaction_switches_redirects_in_order() {
         first.call("HELLO 3");
         second.call("HELLO 3");
         let on = |id| format!("CLIENT TRACKING ON REDIRECT {id}");
-        let block = |reader: &mut Client, requests: &[&str]| {
+        let block = |reader: &mut RespClient, requests: &[&str]| {
             assert_eq!(reader.call("MULTI"), Reply::ok());
             for request in requests {
                 assert_eq!(reader.call(request), Reply::Simple("QUEUED".into()));

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, Reply, pipelined, words};
+use respool_testkit::client::{Reply, RespClient, pipelined, words};
 use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::ClusterSettings;
@@ -32,7 +32,7 @@ fn wait_waits_for_the_slowest_replica_of_a_cluster() {
             binary.display()
         );
         assert!(matches!(client.call("WAIT 0 0"), Reply::Integer(0..=1)));
-        let mut node = Client::connect(served.cluster.node(0).address());
+        let mut node = RespClient::connect(served.cluster.node(0).address());
         let has_waitaof = node.call("WAITAOF 0 0 10").error().is_none();
         for (primary, key) in keys.iter().enumerate() {
             served.cluster.node(primary + 3).stop();
@@ -90,7 +90,8 @@ fn wait_returns_the_least_of_all_shards() {
         (0..3).map(|_| (start(), start())).unzip();
     for (server, replica) in servers.iter().zip(&replicas) {
         let (host, port) = (server.address().ip(), server.address().port());
-        let follows = Client::connect(replica.address()).call(&format!("REPLICAOF {host} {port}"));
+        let follows =
+            RespClient::connect(replica.address()).call(&format!("REPLICAOF {host} {port}"));
         assert_eq!(follows, Reply::ok());
     }
     let hosts: Vec<String> = servers
@@ -104,7 +105,7 @@ fn wait_returns_the_least_of_all_shards() {
         "--pinned-links-max=1".to_owned(),
     ];
     let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("all replicas follow", SOON, || {
         client.call("WAIT 1 300") == Reply::Integer(1)
     });
@@ -120,7 +121,9 @@ fn wait_returns_the_least_of_all_shards() {
         assert_eq!(client.call("WAIT 1 100"), Reply::Integer(0));
         // Several waiting sessions get one link after the other. A session without a link within
         // its own time gets an error that nothing was asked, and not a number.
-        let mut waiting: Vec<Client> = (0..3).map(|_| Client::connect(proxy.address())).collect();
+        let mut waiting: Vec<RespClient> = (0..3)
+            .map(|_| RespClient::connect(proxy.address()))
+            .collect();
         for client in &mut waiting {
             client.send(&words("WAIT 1 400"));
         }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::{Proxy, any_server};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::{ClusterSettings, Shards, TestCluster, cluster_url, sharded_url};
@@ -28,7 +28,7 @@ const SUBSCRIPTIONS: [(&str, &[&str]); 7] = [
 
 /// A subscriber, and its notifications of each SET.
 struct EventSubscriber {
-    client: Client,
+    client: RespClient,
     asked: &'static str,
     events: &'static [&'static str],
 }
@@ -37,7 +37,7 @@ impl EventSubscriber {
     /// Subscribes and reads the confirmations, of which there is one for each name.
     fn start(address: SocketAddr, index: usize) -> EventSubscriber {
         let (asked, events) = SUBSCRIPTIONS[index % SUBSCRIPTIONS.len()];
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         if index >= SUBSCRIPTIONS.len() {
             client.call("HELLO 3");
         }
@@ -123,7 +123,7 @@ fn listeners(address: SocketAddr) -> Vec<EventSubscriber> {
 /// Sets keys, and checks that each listener gets their notifications. An ordinary message and the
 /// last one reach its subscribers once.
 fn each_gets_all(address: SocketAddr, listeners: &mut [EventSubscriber], keys: &[String]) {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     for key in keys {
         assert_eq!(client.call(&format!("SET {key} 1")), Reply::ok());
     }
@@ -155,13 +155,13 @@ fn keys(beginning: &str, count: usize) -> Vec<String> {
 
 /// Has all servers send notifications, and checks that respool has handed that on to each.
 fn notify(address: SocketAddr, servers: &[SocketAddr]) {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     assert_eq!(
         client.call("CONFIG SET notify-keyspace-events KEA"),
         Reply::ok()
     );
     for server in servers {
-        let said = Client::connect(*server).call("CONFIG GET notify-keyspace-events");
+        let said = RespClient::connect(*server).call("CONFIG GET notify-keyspace-events");
         let Reply::Array(pair) = said else {
             panic!("{said:?}");
         };
@@ -268,9 +268,9 @@ fn events_name_keys_with_their_prefix() {
         ("SUBSCRIBE __keyspace@0__:user:12", "user:12"),
         ("PSUBSCRIBE __keyspace@0__:12*", "none"),
     ] {
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         assert_eq!(items(client.call(asked)).len(), 3);
-        let mut other = Client::connect(address);
+        let mut other = RespClient::connect(address);
         assert_eq!(other.call("SET user:12 1"), Reply::ok());
         if expected == "none" {
             assert!(client.is_quiet(Duration::from_millis(100)), "{asked}");
@@ -295,7 +295,7 @@ fn events_name_keys_with_their_prefix() {
 /// `*`, `_*` and the like bring an ordinary message once, though they are subscribed to at every
 /// owner.
 fn ordinary_messages_come_once(address: SocketAddr, all: &mut [EventSubscriber]) {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     client.call("PUBLISH news:1 hello");
     client.call("PUBLISH __keyboard last");
     for listener in all {
@@ -310,7 +310,7 @@ fn ordinary_messages_come_once(address: SocketAddr, all: &mut [EventSubscriber])
 
 /// A subscriber that leaves gets no more events. After it subscribes again, it gets all events.
 fn leave_and_come_back(address: SocketAddr, all: &mut [EventSubscriber]) {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     for listener in &mut *all {
         let words_of = listener.asked.split_once(' ').unwrap_or_default();
         let leaves = match words_of.0 {
@@ -378,7 +378,7 @@ fn events_follow_slots_new_nodes_and_failovers() {
 
 /// Whether a node has a subscriber of each pattern.
 fn listened(node: SocketAddr) -> bool {
-    let count = Client::connect(node).call("PUBSUB NUMPAT");
+    let count = RespClient::connect(node).call("PUBSUB NUMPAT");
     count == Reply::Integer(5) || count == Reply::Integer(7)
 }
 

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, is_not_executed, words};
+use respool_testkit::client::{Reply, RespClient, is_not_executed, words};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers;
 use respool_testkit::time::wait_until;
@@ -23,7 +23,7 @@ const BETWEEN_MOVES: Duration = Duration::from_millis(300);
 
 /// Whether a node has sharded channels at all: since Redis 7.
 fn has_channels(binary: &Path, served: &Served) -> bool {
-    let mut node = Client::connect(served.cluster.node(0).address());
+    let mut node = RespClient::connect(served.cluster.node(0).address());
     let said = node.call("PUBSUB SHARDCHANNELS");
     let has = said.error().is_none();
     if !has {
@@ -63,13 +63,13 @@ fn items(value: Reply) -> Vec<Reply> {
     }
 }
 
-fn subscribe(client: &mut Client, channel: &str, count: i64) {
+fn subscribe(client: &mut RespClient, channel: &str, count: i64) {
     let said = items(client.call(&format!("SSUBSCRIBE {channel}")));
     assert_eq!(said, confirmed("ssubscribe", channel, count));
 }
 
 /// Publishes until `receivers` clients have received the message. Returns the number of tries.
-fn publish_until(client: &mut Client, channel: &str, text: &str, receivers: i64) -> usize {
+fn publish_until(client: &mut RespClient, channel: &str, text: &str, receivers: i64) -> usize {
     let mut times = 0;
     wait_until("the message reaches all subscribers", SOON, || {
         times += 1;
@@ -87,7 +87,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
         let served = Served::start(binary, primaries(), &["--threads=2"]);
         if !has_channels(binary, &served) {
             let mut client = served.client();
-            let mut node = Client::connect(served.cluster.node(0).address());
+            let mut node = RespClient::connect(served.cluster.node(0).address());
             for asked in ["SSUBSCRIBE a", "SUNSUBSCRIBE", "SPUBLISH a b"] {
                 let own = node.call(asked);
                 assert!(
@@ -110,7 +110,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
         // The nodes count one subscription for each worker with a subscriber.
         for name in &names {
             let owner = served.cluster.node(served.owner(name)).address();
-            let counted = Client::connect(owner).call(&format!("PUBSUB SHARDNUMSUB {name}"));
+            let counted = RespClient::connect(owner).call(&format!("PUBSUB SHARDNUMSUB {name}"));
             let Reply::Array(pair) = counted else {
                 panic!("{counted:?}");
             };
@@ -124,7 +124,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
                 Reply::Integer(receivers)
             );
             let owner = served.cluster.node(served.owner(name)).address();
-            Client::connect(owner).call(&format!("SPUBLISH {name} y"));
+            RespClient::connect(owner).call(&format!("SPUBLISH {name} y"));
             for client in [&mut two, &mut three] {
                 for text in ["x", "y"] {
                     assert_eq!(items(client.reply()), message(name, text));
@@ -186,7 +186,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
 fn sharded_channels_that_are_named_together_are_of_one_slot() {
     let served = Served::start(&some_server_with_them(), primaries(), &["--threads=1"]);
     let mut client = served.client();
-    let mut node = Client::connect(served.cluster.node(0).address());
+    let mut node = RespClient::connect(served.cluster.node(0).address());
     for asked in ["SSUBSCRIBE a b", "SUNSUBSCRIBE a b"] {
         let own = node.call(asked);
         assert!(
@@ -232,7 +232,7 @@ fn subscribers_stay_while_the_slots_of_their_channels_move() {
             return;
         }
         let names: Vec<String> = (0..6).map(|number| format!("moves:{number}")).collect();
-        let mut subscribers: Vec<Client> = (0..6).map(|_| served.client()).collect();
+        let mut subscribers: Vec<RespClient> = (0..6).map(|_| served.client()).collect();
         for (index, client) in subscribers.iter_mut().enumerate() {
             if index % 2 == 0 {
                 client.call("HELLO 3");
@@ -304,7 +304,7 @@ impl Drop for Over<'_> {
     }
 }
 
-fn client_is_three(client: &mut Client) -> bool {
+fn client_is_three(client: &mut RespClient) -> bool {
     // In RESP2 a subscriber's PING is answered by an array.
     matches!(client.call("PING"), Reply::Simple(_))
 }
@@ -354,7 +354,7 @@ fn ssubscribe_is_not_refused_while_slots_move() {
             client.call("PUBSUB SHARDCHANNELS") == Reply::Array(vec![])
         });
         for node in served.cluster.nodes() {
-            let left = Client::connect(node.address()).call("PUBSUB SHARDCHANNELS");
+            let left = RespClient::connect(node.address()).call("PUBSUB SHARDCHANNELS");
             assert_eq!(left, Reply::Array(vec![]));
         }
     });
@@ -381,7 +381,7 @@ fn subscribers_stay_when_the_owner_of_their_channels_fails() {
             subscribe(&mut two, name, count);
             subscribe(&mut three, name, count);
         }
-        let reaches = |other: &mut Client, text: &str| {
+        let reaches = |other: &mut RespClient, text: &str| {
             for name in &names {
                 wait_until("the message reaches both subscribers", SOON, || {
                     other.call(&format!("SPUBLISH {name} {text}")) == Reply::Integer(2)

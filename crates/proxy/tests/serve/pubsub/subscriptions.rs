@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_testkit::client::{Client, PATIENCE, Reply, is_not_executed, request, words};
+use respool_testkit::client::{PATIENCE, Reply, RespClient, is_not_executed, request, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{any_server, installed};
@@ -33,7 +33,7 @@ fn asks(client: usize, line: &str, replies: usize) -> SubscriberStep {
 
 /// All bytes that the clients get, step by step.
 fn transcript(target: &Target, steps: &[SubscriberStep]) -> Vec<String> {
-    let mut clients: HashMap<usize, Client> = HashMap::new();
+    let mut clients: HashMap<usize, RespClient> = HashMap::new();
     let mut lines = Vec::new();
     for step in steps {
         let (number, count, counts) = match step {
@@ -291,7 +291,7 @@ fn pipeline_of_subscriptions_keeps_its_order() {
 #[test]
 fn subscriber_counts_cover_all_workers_and_direct_clients() {
     before_every_server(&Options::with(&["--threads=3"]), |target| {
-        let mut all: Vec<Client> = (0..20).map(|_| target.client()).collect();
+        let mut all: Vec<RespClient> = (0..20).map(|_| target.client()).collect();
         for (index, client) in all.iter_mut().enumerate() {
             client.call("SUBSCRIBE news");
             if index % 2 == 0 {
@@ -416,7 +416,7 @@ fn many_subscribers_are_one_subscription_per_worker() {
 #[test]
 fn messages_reach_all_subscribers_once_and_in_order() {
     let target = proxied(&Options::with(&["--threads=2"]));
-    let mut subscribers: Vec<Client> = (0..8).map(|_| target.client()).collect();
+    let mut subscribers: Vec<RespClient> = (0..8).map(|_| target.client()).collect();
     for (index, client) in subscribers.iter_mut().enumerate() {
         if index % 2 == 0 {
             client.call("HELLO 3");
@@ -668,14 +668,14 @@ fn stalled_subscriber_is_closed_alone() {
 fn lost_link_is_subscribed_again_unnoticed() {
     let options = Options::with(&["--threads=2", "--lost-subscriptions=keep"]);
     before_every_server(&options, |target| {
-        let mut subscribers: Vec<Client> = (0..6).map(|_| target.client()).collect();
+        let mut subscribers: Vec<RespClient> = (0..6).map(|_| target.client()).collect();
         for client in &mut subscribers {
             client.call("SUBSCRIBE a b");
             client.reply();
             client.call("PSUBSCRIBE p*");
         }
         let mut publisher = target.client();
-        let reaches_all = |target: &Target, publisher: &mut Client, round: &str| {
+        let reaches_all = |target: &Target, publisher: &mut RespClient, round: &str| {
             // Wait until the server knows both workers again.
             let mut direct = target.direct_client();
             wait_until("all channels are subscribed to again", PATIENCE, || {
@@ -699,7 +699,7 @@ fn lost_link_is_subscribed_again_unnoticed() {
                 Reply::Integer(6)
             );
         };
-        let expect = |subscribers: &mut Vec<Client>, round: &str| {
+        let expect = |subscribers: &mut Vec<RespClient>, round: &str| {
             for client in subscribers {
                 let texts = loop {
                     let message = client.reply();
@@ -820,7 +820,7 @@ fn client_list_shows_what_a_client_subscribes_to() {
         client.replies(2);
         client.call("PSUBSCRIBE p*");
         let mut other = target.client();
-        let listed = |other: &mut Client, command: &str| -> Vec<String> {
+        let listed = |other: &mut RespClient, command: &str| -> Vec<String> {
             let (Reply::Bulk(text) | Reply::Other(_, text)) = other.call(command) else {
                 panic!("{command} answers with a text");
             };
@@ -856,7 +856,7 @@ fn channel_rights_are_each_users_own() {
             assert_eq!(direct.call(&set), Reply::ok());
         }
         let users = [("anna", "a", "b"), ("bert", "b", "a")];
-        let mut listeners: Vec<Client> = users
+        let mut listeners: Vec<RespClient> = users
             .iter()
             .map(|(user, own, others)| {
                 let mut client = target.client();
@@ -948,7 +948,7 @@ fn subscription_counts_fall_when_a_subscriber_leaves() {
     subscriber.call("PSUBSCRIBE *");
     watcher.call("PUBLISH a m");
     subscriber.replies(2);
-    let info = |watcher: &mut Client, field: &str| -> u64 {
+    let info = |watcher: &mut RespClient, field: &str| -> u64 {
         let (Reply::Bulk(text) | Reply::Other(_, text)) = watcher.call("INFO respool") else {
             panic!("INFO answers with a text");
         };

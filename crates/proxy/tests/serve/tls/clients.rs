@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use respool_testkit::certificates::{TestCa, Validity};
-use respool_testkit::client::{Client, Reply, counter, request, text};
+use respool_testkit::client::{Reply, RespClient, counter, request, text};
 use respool_testkit::servers::{ReservedPort, any_server, find_program};
 use respool_testkit::time::wait_until;
 use respool_testkit::tls_client::TlsPeer;
@@ -57,8 +57,8 @@ fn client_with_tls_gets_its_replies_in_order() {
 #[test]
 fn info_counts_sessions_with_tls() {
     let served = TlsServed::start(|_| Vec::new());
-    let mut plain = Client::connect(served.proxy.address());
-    let sessions = |plain: &mut Client| counter(plain, "tls_sessions");
+    let mut plain = RespClient::connect(served.proxy.address());
+    let sessions = |plain: &mut RespClient| counter(plain, "tls_sessions");
     assert_eq!(sessions(&mut plain), 0);
     let mut client = served.peer().connect(served.tls_address()).unwrap();
     assert_eq!(client.call("SET key value"), Reply::ok());
@@ -123,7 +123,7 @@ fn silent_handshake_ends() {
         "{waited:?}"
     );
     assert!(waited < 3 * HANDSHAKE_WAIT, "the connection is open");
-    let mut plain = Client::connect(served.proxy.address());
+    let mut plain = RespClient::connect(served.proxy.address());
     wait_until("it is counted", SOON, || {
         counter(&mut plain, "tls_handshakes_failed") == 1
     });
@@ -140,7 +140,7 @@ fn older_version_is_refused() {
     wait_until("the log says it", SOON, || {
         served.proxy.log().contains("tls: version")
     });
-    let mut plain = Client::connect(served.proxy.address());
+    let mut plain = RespClient::connect(served.proxy.address());
     wait_until("it is counted", SOON, || {
         counter(&mut plain, "tls_handshakes_failed") == 1
     });
@@ -194,7 +194,7 @@ fn client_that_does_not_trust_the_listener_is_counted() {
     for peer in [&distrustful, &elsewhere] {
         assert!(peer.connect(served.tls_address()).is_err());
     }
-    let mut plain = Client::connect(served.proxy.address());
+    let mut plain = RespClient::connect(served.proxy.address());
     wait_until("both are counted", SOON, || {
         counter(&mut plain, "tls_handshakes_failed") == 2
     });
@@ -285,7 +285,7 @@ fn cluster_clients_are_told_the_port_with_tls() {
         format!("--tls-cert={}", identity.cert.display()),
         format!("--tls-key={}", identity.key.display()),
     ]);
-    let mut plain = Client::connect(proxy.address());
+    let mut plain = RespClient::connect(proxy.address());
     wait_until("all slots are known", SOON, || {
         let info = text(&plain.call("CLUSTER INFO"));
         info.contains("cluster_state:ok")

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use respool_testkit::certificates::CertificateFiles;
 use respool_testkit::children;
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::servers::{ReservedPort, ServerProcess, any_server, find_program};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::TestTls;
@@ -151,7 +151,7 @@ fn certificates_of_v1_connect_where_none_is_checked() {
     BufReader::new(output).read_line(&mut line).unwrap();
     assert_eq!(line.trim_end(), "+PONG");
     let checked = with(&[format!("--server-tls-ca={ca}")]);
-    let mut client = Client::connect(checked.address());
+    let mut client = RespClient::connect(checked.address());
     wait_until("the error names the version", SOON, || {
         let reply = client.call("GET key");
         let text = reply.error().unwrap_or_default();
@@ -198,7 +198,7 @@ fn link_to_s_server_carries_requests() {
         format!("--backend=rediss://127.0.0.1:{}", port.port),
         format!("--server-tls-ca={}", ca.file.display()),
     ]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the link is up", SOON, || {
         client.call("SET key value") == Reply::ok()
     });

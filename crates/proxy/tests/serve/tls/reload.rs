@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_testkit::certificates::{CertificateFiles, TestCa, Validity};
-use respool_testkit::client::{Client, Reply, counter};
+use respool_testkit::client::{Reply, RespClient, counter};
 use respool_testkit::say;
 use respool_testkit::servers::{Proxy, ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
@@ -23,7 +23,7 @@ const SOON: Duration = Duration::from_secs(10);
 
 /// Writes a configuration and has it reloaded, which must succeed.
 fn reload(proxy: &Proxy, file: &std::path::Path, text: &str) {
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     let before = counter(&mut client, "config_epoch");
     fs::write(file, text).expect("a new directory can be changed");
     proxy.hang_up();
@@ -33,7 +33,7 @@ fn reload(proxy: &Proxy, file: &std::path::Path, text: &str) {
 }
 
 /// Waits until requests fail because no trusted CA has signed the server's certificate.
-fn wait_for_distrust(client: &mut Client) {
+fn wait_for_distrust(client: &mut RespClient) {
     wait_until("the server is not trusted", SOON, || {
         let reply = client.call("GET key");
         reply
@@ -43,7 +43,7 @@ fn wait_for_distrust(client: &mut Client) {
 }
 
 /// Waits until the server is reached.
-fn wait_for_trust(client: &mut Client) {
+fn wait_for_trust(client: &mut RespClient) {
     wait_until("the server is trusted", SOON, || {
         client.call("SET key value") == Reply::ok()
     });
@@ -145,7 +145,7 @@ fn tls_of_servers_changes_at_a_reload() {
     };
     fs::write(&file, text(&wrong.file)).unwrap();
     let proxy = proxy(&[format!("--config={}", file.display())]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_for_distrust(&mut client);
     reload(&proxy, &file, &text(&right.file));
     wait_for_trust(&mut client);
@@ -186,7 +186,7 @@ fn cas_of_the_system_change_at_a_reload() {
     fs::set_permissions(&script, fs::Permissions::from_mode(0o700)).unwrap();
     let config = format!("--config={}", file.display());
     let proxy = Proxy::start(&script, &[config]).unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_for_distrust(&mut client);
     fs::copy(&right.file, &system).unwrap();
     renew();
@@ -232,7 +232,7 @@ fn tls_to_servers_begins_and_ends_at_a_reload() {
     );
     fs::write(&file, &plainly).unwrap();
     let proxy = proxy(&[format!("--config={}", file.display())]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET at plain"), Reply::ok());
     for _ in 0..2 {
         reload(&proxy, &file, &securely);
@@ -280,7 +280,7 @@ fn ended_servers_leave_no_tls_behind() {
     };
     fs::write(&file, text(0)).unwrap();
     let proxy = proxy(&[format!("--config={}", file.display())]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     let mut change = |round: usize| {
         reload(&proxy, &file, &text(round));
         assert_eq!(client.call(&format!("SET round {round}")), Reply::ok());

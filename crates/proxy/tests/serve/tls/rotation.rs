@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use respool_testkit::certificates::{CertificateFiles, TestCa, Validity};
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::time::wait_until;
 use respool_testkit::tls_client::TlsClient;
 
@@ -200,7 +200,7 @@ fn new_ca_of_servers_is_used_for_new_connections() {
     // The back-off of before does not count.
     let pauses = ["--reconnect-min-ms=60000", "--reconnect-max-ms=60000"];
     let proxy = before(&url, &[trusted, pauses[0].into(), pauses[1].into()]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the server is not trusted", SOON, || {
         let reply = client.call("GET key");
         reply

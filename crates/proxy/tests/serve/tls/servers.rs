@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
 use respool_testkit::certificates::{TestCa, Validity};
-use respool_testkit::client::{Client, Reply, counter, text};
+use respool_testkit::client::{Reply, RespClient, counter, text};
 use respool_testkit::say;
 use respool_testkit::servers::{
     Process, Proxy, Ready, ReservedPort, ServerProcess, any_server, leave_out,
@@ -79,8 +79,8 @@ fn with_ca(ca: &TestCa) -> String {
 }
 
 /// Waits until a request is answered.
-pub(super) fn wait_until_served(proxy: &Proxy) -> Client {
-    let mut client = Client::connect(proxy.address());
+pub(super) fn wait_until_served(proxy: &Proxy) -> RespClient {
+    let mut client = RespClient::connect(proxy.address());
     wait_until("a request is answered", SOON, || {
         client.call("SET key value") == Reply::ok()
     });
@@ -111,7 +111,7 @@ fn server_with_tls_is_reached() {
             assert_eq!(set, Reply::ok(), "{size}");
             assert!(client.call("GET large") == Reply::Bulk(value), "{size}");
         }
-        let mut direct = Client::connect(server.server.address());
+        let mut direct = RespClient::connect(server.server.address());
         assert_eq!(direct.call("GET key"), Reply::bulk("value"));
     }
 }
@@ -166,7 +166,7 @@ fn wrong_certificate_is_named_in_the_error() {
     ] {
         let args = [args, vec!["--metrics-listen=127.0.0.1:0".to_owned()]].concat();
         let proxy = before(&url, &args);
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         wait_until(words, SOON, || {
             let reply = client.call("GET key");
             reply.error().is_some_and(|text| text.contains(words))
@@ -208,7 +208,7 @@ fn plain_url_of_a_port_with_tls_fails() {
     let folder = tempfile::tempdir().unwrap();
     let server = SecureServer::start(&binary, &tls_of(&ca(folder.path(), "own"), &HERE, false));
     let proxy = before(&format!("redis://{}", server.tls_address()), &[]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     let mut last = None;
     wait_until("the error names rediss", SOON, || {
         last = client.call("GET key").error().map(str::to_owned);
@@ -237,7 +237,7 @@ fn shards_are_reached_with_tls() {
         });
     }
     for server in &servers {
-        let size = Client::connect(server.server.address()).call("DBSIZE");
+        let size = RespClient::connect(server.server.address()).call("DBSIZE");
         assert!(matches!(size, Reply::Integer(1..)), "{size:?}");
     }
 }
@@ -344,13 +344,13 @@ fn sentinel_and_its_primaries_are_reached_with_tls() {
     let primary = SecureServer::start(&binary, &tls);
     let replica = SecureServer::start(&binary, &tls);
     for server in [&primary, &replica] {
-        let mut client = Client::connect(server.server.address());
+        let mut client = RespClient::connect(server.server.address());
         let said = client.call("CONFIG SET tls-replication yes");
         assert_eq!(said, Reply::ok());
     }
     let port = primary.tls_address().port();
     // The Sentinel changes the role of a server and closes the connections of its clients.
-    let at_other = |call: &str| Client::connect(replica.server.address()).call(call);
+    let at_other = |call: &str| RespClient::connect(replica.server.address()).call(call);
     let said = at_other(&format!("REPLICAOF 127.0.0.1 {port}"));
     assert_eq!(said, Reply::ok());
     let (sentinel, port) = sentinel_with_tls(&binary, &tls, &primary);
@@ -358,7 +358,7 @@ fn sentinel_and_its_primaries_are_reached_with_tls() {
     let proxy = before(&url, &[with_ca(&ca)]);
     let mut client = wait_until_served(&proxy);
     assert_eq!(client.call("GET key"), Reply::bulk("value"));
-    let mut asked = Client::connect(sentinel.address());
+    let mut asked = RespClient::connect(sentinel.address());
     // The Sentinel learns of replicas by an INFO every ten seconds.
     wait_until("the Sentinel begins a failover", 3 * SOON, || {
         asked.call("SENTINEL FAILOVER m0") == Reply::ok()

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
@@ -50,7 +50,7 @@ fn announcing(binary: &Path, options: &[(&str, &str)], seen: &str) -> TestCluste
     let places = 0..cluster.nodes().len();
     wait_until("all nodes announce the new addresses", SOON, || {
         cluster.nodes().iter().all(|node| {
-            let mut client = Client::connect(node.address());
+            let mut client = RespClient::connect(node.address());
             client.send(&words("CLUSTER SLOTS"));
             let said = String::from_utf8_lossy(&client.reply_bytes()).into_owned();
             places.clone().all(|place| {
@@ -64,23 +64,23 @@ fn announcing(binary: &Path, options: &[(&str, &str)], seen: &str) -> TestCluste
 }
 
 /// Two hundred keys, of all nodes.
-fn all_keys(client: &mut Client, request: impl Fn(usize) -> String) -> Vec<Reply> {
+fn all_keys(client: &mut RespClient, request: impl Fn(usize) -> String) -> Vec<Reply> {
     (0..200).map(|key| client.call(&request(key))).collect()
 }
 
-fn writes_all(client: &mut Client) -> bool {
+fn writes_all(client: &mut RespClient) -> bool {
     let all = all_keys(client, |key| format!("SET key:{key} {key}"));
     all.iter().all(|reply| *reply == Reply::ok())
 }
 
-fn reads_all(client: &mut Client) -> bool {
+fn reads_all(client: &mut RespClient) -> bool {
     let all = all_keys(client, |key| format!("GET key:{key}"));
     let expected = (0..200).map(|key| Reply::bulk(key.to_string()));
     all.into_iter().eq(expected)
 }
 
 /// Every server that INFO names, with its state.
-fn shown(client: &mut Client) -> Vec<String> {
+fn shown(client: &mut RespClient) -> Vec<String> {
     let Reply::Bulk(info) = client.call("INFO servers") else {
         panic!("INFO is a bulk");
     };
@@ -112,7 +112,7 @@ fn cluster_behind_forwarded_ports_is_used_through_the_map() {
         .chain(map)
         .collect();
     let proxy = start(&args);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the Cluster is known", SOON, || writes_all(&mut client));
     wait_until("all keys are read", SOON, || reads_all(&mut client));
     let key = (0..200).find(|key| {
@@ -152,7 +152,7 @@ fn cluster_behind_forwarded_ports_is_used_through_the_map() {
     }
     // Without the map it cannot be used.
     let without = start(&[seed, "--request-timeout-ms=500".into()]);
-    let mut client = Client::connect(without.address());
+    let mut client = RespClient::connect(without.address());
     thread::sleep(Duration::from_secs(1));
     assert!(!writes_all(&mut client));
 }
@@ -177,7 +177,7 @@ fn cluster_of_unknown_host_names_is_used_through_a_pattern() {
         vec!["--config".into(), file.display().to_string()]
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the Cluster is known", SOON, || writes_all(&mut client));
     assert!(reads_all(&mut client));
     let key = (0..200).find(|key| {
@@ -226,7 +226,7 @@ fn primary_and_replica_of_sentinels_are_reached_through_the_map() {
         "--threads=1".into(),
         format!("--address-map={map}"),
     ]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("the primary is known", SOON, || {
         client.call("SET key 1") == Reply::ok()
     });

@@ -10,7 +10,7 @@ use std::time::Duration;
 use respool_protocol::cluster::View;
 use respool_protocol::encode;
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, counter};
+use respool_testkit::client::{Reply, RespClient, counter};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{self, Proxy, ReservedPort, any_server, installed};
 use respool_testkit::time::wait_until;
@@ -50,7 +50,7 @@ fn order(cluster: &TestCluster, node: usize, words: &[&str]) {
 fn wait_until_said(cluster: &TestCluster, expected: &[(&str, u16)]) {
     wait_until("the nodes know each other's places", SOON, || {
         cluster.nodes().iter().all(|node| {
-            let mut asked = Client::connect(node.address());
+            let mut asked = RespClient::connect(node.address());
             let mut request = Vec::new();
             encode::request(&mut request, &["CLUSTER", "SLOTS"]);
             asked.send(&request);
@@ -73,7 +73,7 @@ fn is_reached_there(cluster: &TestCluster, seed: &str, places: &[String]) {
     let backend = format!("--backend=redis-cluster://{seed}");
     let args = [backend.as_str(), "--threads=1"];
     let proxy = Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     let mut lines = Vec::new();
     wait_until("all nodes are reached", SOON, || {
         lines = servers_of(&mut client);
@@ -98,7 +98,7 @@ fn is_reached_there(cluster: &TestCluster, seed: &str, places: &[String]) {
         assert_eq!(got, Reply::bulk(number.to_string()), "{lines:?}");
     }
     for node in cluster.nodes() {
-        let held = Client::connect(node.address()).call("DBSIZE");
+        let held = RespClient::connect(node.address()).call("DBSIZE");
         assert!(matches!(held, Reply::Integer(1..)), "{held:?}");
     }
     assert_eq!(counter(&mut client, "redirected_moved"), 0);
@@ -116,7 +116,7 @@ fn is_reached_there(cluster: &TestCluster, seed: &str, places: &[String]) {
 }
 
 /// The lines of INFO about servers.
-fn servers_of(client: &mut Client) -> Vec<String> {
+fn servers_of(client: &mut RespClient) -> Vec<String> {
     let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
 use respool_testkit::client::{
-    Client, Reply, counter, one_of_each_worker, pipelined, request, text, texts, words,
+    Reply, RespClient, counter, one_of_each_worker, pipelined, request, text, texts, words,
 };
 use respool_testkit::counting::{AllowedFailures, SESSIONS, TOGETHER, counted, number};
 use respool_testkit::random::{Random, seed};
@@ -82,8 +82,8 @@ impl Served {
         Served { cluster, proxy }
     }
 
-    pub(crate) fn client(&self) -> Client {
-        Client::connect(self.proxy.address())
+    pub(crate) fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy.address())
     }
 
     /// A key of a primary as the Cluster began, other than those with another number.
@@ -225,14 +225,14 @@ fn cluster_answers_one_client_as_one_server() {
         let seeds = served.cluster.node(0).address().to_string();
         let other = proxy(&seeds, &["--threads=3", "--collapse=false"]);
         for address in [served.proxy.address(), other.address()] {
-            let mut client = Client::connect(address);
+            let mut client = RespClient::connect(address);
             assert_eq!(client.call("FLUSHALL"), Reply::ok());
             let keys = divided::answers_like_one_server(binary, address);
             assert_eq!(client.call("DBSIZE"), keys);
             divided::many_clients_get_their_own_answers(address);
         }
         for node in served.cluster.nodes() {
-            let held = Client::connect(node.address()).call("DBSIZE");
+            let held = RespClient::connect(node.address()).call("DBSIZE");
             assert!(matches!(held, Reply::Integer(1..)), "{held:?}");
         }
     });
@@ -726,7 +726,7 @@ fn any_seed_node_leads_to_the_whole_cluster() {
     let start = |seeds: &String| {
         let args = ["--threads=2", "--password=secret"];
         let proxy = proxy(&format!(":secret@{seeds}"), &args);
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         let refused = client.call("GET key:0");
         assert!(
             refused
@@ -736,7 +736,7 @@ fn any_seed_node_leads_to_the_whole_cluster() {
         assert_eq!(client.call("AUTH secret"), Reply::ok());
         (seeds.clone(), proxy, client)
     };
-    let all_keys = |(seeds, proxy, client): &mut (String, Proxy, Client)| {
+    let all_keys = |(seeds, proxy, client): &mut (String, Proxy, RespClient)| {
         for key in 0..60 {
             let set = client.call(&format!("SET key:{key} {key}"));
             assert_eq!(set, Reply::ok(), "{seeds}: {}", proxy.log());
@@ -769,7 +769,7 @@ fn gone_node_fails_its_own_keys_alone() {
         for key in &keys {
             assert_eq!(client.call(&format!("SET {key} {key}")), Reply::ok());
         }
-        let says = |client: &mut Client, state: &str, slots: usize| {
+        let says = |client: &mut RespClient, state: &str, slots: usize| {
             let info = text(&client.call("CLUSTER INFO"));
             info.contains(&format!("cluster_state:{state}\r\n"))
                 && info.contains(&format!("cluster_slots_ok:{slots}\r\n"))
@@ -846,14 +846,14 @@ fn user_without_cluster_slots_is_refused_all_nodes() {
         let cluster = cluster.unwrap_or_else(|error| panic!("{error}"));
         let order = |rules: &str| {
             for node in cluster.addresses() {
-                let set = Client::connect(node).call(&format!("ACL SETUSER app {rules}"));
+                let set = RespClient::connect(node).call(&format!("ACL SETUSER app {rules}"));
                 assert_eq!(set, Reply::ok());
             }
         };
         order("on >secret ~* &* +@all -cluster");
         let seed = format!("app:secret@{}", cluster.addresses()[0]);
         let proxy = proxy(&seed, &["--threads=1"]);
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         for key in 0..10 {
             assert_eq!(client.call(&format!("SET key:{key} 1")), Reply::ok());
         }
@@ -863,7 +863,7 @@ fn user_without_cluster_slots_is_refused_all_nodes() {
             let tells = error.starts_with("CLUSTERDOWN respool: ") && error.contains("NOPERM");
             assert!(tells, "{reply:?}");
         }
-        let mut node = Client::connect(cluster.addresses()[0]);
+        let mut node = RespClient::connect(cluster.addresses()[0]);
         if node.call("CLUSTER SHARDS").error().is_none() {
             order("+cluster|shards +cluster|info");
             wait_until("CLUSTER SHARDS has named all nodes", SOON, || {
@@ -873,7 +873,7 @@ fn user_without_cluster_slots_is_refused_all_nodes() {
         }
         order("+cluster|slots +cluster|info");
         let anew = self::proxy(&seed, &["--threads=1"]);
-        let mut client = Client::connect(anew.address());
+        let mut client = RespClient::connect(anew.address());
         wait_until("CLUSTER SLOTS has named all nodes", SOON, || {
             client.call("DBSIZE") == Reply::Integer(10)
         });
@@ -882,7 +882,7 @@ fn user_without_cluster_slots_is_refused_all_nodes() {
 
 /// The result of a SCAN whose calls use these clients by turns, with `between` after each, which
 /// gets their number so far.
-fn scanned(clients: &mut [Client], mut between: impl FnMut(usize)) -> HashSet<String> {
+fn scanned(clients: &mut [RespClient], mut between: impl FnMut(usize)) -> HashSet<String> {
     let mut found = HashSet::new();
     let mut cursor = "0".to_owned();
     let end = Instant::now() + SOON;
@@ -938,7 +938,7 @@ fn scan_finds_every_key_at_any_worker() {
         assert_eq!(scanned(&mut clients, |_| {}), every);
         let seed = served.cluster.node(1).address().to_string();
         let restarted = proxy(&seed, &["--threads=1"]);
-        clients.push(Client::connect(restarted.address()));
+        clients.push(RespClient::connect(restarted.address()));
         assert_eq!(scanned(&mut clients, |_| {}), every);
         // The SCAN is in the middle of the nodes.
         let failed_over = scanned(&mut clients, |call| {
@@ -1060,7 +1060,7 @@ fn clients_with_own_password_keep_their_messages() {
         .collect();
     let proxy = proxy(&seeds.join(","), &["--threads=2"]);
     let clients = [(); 6].map(|()| {
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         assert_eq!(client.call("AUTH secret"), Reply::ok());
         client
     });
@@ -1092,7 +1092,7 @@ fn clients_with_own_password_keep_their_messages() {
     assert!(asked < 8, "the nodes were asked {asked} times");
     // A worker also knows the nodes that no client has sent it to.
     for _ in 0..8 {
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         assert_eq!(client.call("AUTH secret"), Reply::ok());
         wait_until("all slots are served", SOON, || {
             text(&client.call("CLUSTER INFO")).contains("cluster_state:ok\r\n")
@@ -1121,7 +1121,7 @@ fn publish_uses_one_node_until_it_is_gone() {
         let nodes = served.cluster.nodes().iter().enumerate();
         let nodes = nodes.filter(|(at, _)| Some(*at) != gone);
         let listened = nodes.filter(|(_, node)| {
-            let counted = Client::connect(node.address()).call("PUBSUB NUMSUB news");
+            let counted = RespClient::connect(node.address()).call("PUBSUB NUMSUB news");
             let none = [Reply::bulk("news"), Reply::Integer(0)];
             counted != Reply::Array(none.to_vec())
         });
@@ -1168,7 +1168,7 @@ fn cluster_node_behind_a_plain_url_is_used_as_a_server() {
     let backend = format!("--backend=redis://{node}");
     let alone = Proxy::start(&respool(), &[backend.as_str(), "--threads=1"]);
     let alone = alone.unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(alone.address());
+    let mut client = RespClient::connect(alone.address());
     let said: Vec<Reply> = (0..20)
         .map(|number| client.call(&format!("GET key:{number}")))
         .collect();
@@ -1194,7 +1194,7 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
     for end in [false, true] {
         let begun = Instant::now();
         while begun.elapsed() < HEARD {
-            let mut client = Client::connect(all.address());
+            let mut client = RespClient::connect(all.address());
             for asked in [
                 "SET key 1",
                 "GET key",
@@ -1209,7 +1209,7 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
                 assert!(!text.is_empty(), "{asked}: {said:?}");
             }
         }
-        let keys = Client::connect(plain[1].address()).call("DBSIZE");
+        let keys = RespClient::connect(plain[1].address()).call("DBSIZE");
         assert_eq!(keys, Reply::Integer(0));
         plain[0].kill9();
     }
@@ -1230,12 +1230,12 @@ fn plain_servers_behind_a_cluster_url_are_refused() {
         mixed.log().matches("own its slots").count() == 2
     });
     for _ in 0..8 {
-        let mut client = Client::connect(mixed.address());
+        let mut client = RespClient::connect(mixed.address());
         for key in 0..64 {
             assert_eq!(client.call(&format!("SET key:{key} 1")), Reply::ok());
         }
         assert_eq!(client.call("DBSIZE"), Reply::Integer(64));
     }
-    let keys = Client::connect(plain[1].address()).call("DBSIZE");
+    let keys = RespClient::connect(plain[1].address()).call("DBSIZE");
     assert_eq!(keys, Reply::Integer(0));
 }

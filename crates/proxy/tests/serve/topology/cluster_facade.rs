@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::{SLOTS, hash_slot};
-use respool_testkit::client::{Client, Reply, one_of_each_worker, pipelined, request, text};
+use respool_testkit::client::{Reply, RespClient, one_of_each_worker, pipelined, request, text};
 
 use crate::topology::cluster::{Served, primaries, with_every_server};
 
@@ -32,7 +32,7 @@ fn cluster_keyslot_equals_the_nodes() {
     with_every_server(|binary| {
         let served = Served::start(binary, primaries(), &["--threads=1"]);
         let mut client = served.client();
-        let mut node = Client::connect(served.cluster.node(1).address());
+        let mut node = RespClient::connect(served.cluster.node(1).address());
         for key in TAGGED {
             let asked = ["CLUSTER", "KEYSLOT", key];
             let own = node.call_args(&asked);
@@ -143,11 +143,11 @@ fn getkeysinslot_lists_the_owners_keys() {
     with_every_server(|binary| {
         let served = Served::start(binary, primaries(), &["--threads=1"]);
         let mut client = served.client();
-        let mut nodes: Vec<Client> = served
+        let mut nodes: Vec<RespClient> = served
             .cluster
             .nodes()
             .iter()
-            .map(|node| Client::connect(node.address()))
+            .map(|node| RespClient::connect(node.address()))
             .collect();
         for (tag, count) in [("a", 5), ("b", 3), ("c", 12), ("none", 0)] {
             for key in 0..count {
@@ -189,7 +189,7 @@ fn getkeysinslot_lists_the_owners_keys() {
 
 /// The reply of `client`, which must be that of `node`. Redis 8 and Valkey list the keys of a slot
 /// in another order after a rehash of its table, so the node is asked before and after.
-fn settled(client: &mut Client, node: &mut Client, asked: &str) -> Reply {
+fn settled(client: &mut RespClient, node: &mut RespClient, asked: &str) -> Reply {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         let before = node.call(asked);
@@ -219,14 +219,14 @@ fn asking_and_readonly_change_nothing() {
                 assert_eq!(pipelined(&mut client, &asked), expected, "{asked}");
             }
             for word in ["ASKING x", "READONLY x"] {
-                let mut node = Client::connect(served.cluster.node(0).address());
+                let mut node = RespClient::connect(served.cluster.node(0).address());
                 assert_eq!(client.call(word), node.call(word));
             }
         }
         // No node ever got this command: other clients' requests there are still refused.
         let key =
             crate::topology::cluster::key_in(|slot| served.cluster.share(1).contains(&slot), 0);
-        let mut node = Client::connect(served.cluster.node(0).address());
+        let mut node = RespClient::connect(served.cluster.node(0).address());
         let refused = node.exchange(request(&["GET", &key]), 1).remove(0);
         assert!(
             refused

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, texts, words};
+use respool_testkit::client::{Reply, RespClient, is_not_executed, pipelined, texts, words};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{Process, Proxy, ServerProcess};
 use respool_testkit::time::{Watch, wait_until};
@@ -17,8 +17,8 @@ pub(crate) fn answers_like_one_server(binary: &Path, address: SocketAddr) -> Rep
     let model = ServerProcess::start(binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
     let seed = seed();
     let mut random = Random::new(seed);
-    let mut one = Client::connect(address);
-    let mut other = Client::connect(model.address());
+    let mut one = RespClient::connect(address);
+    let mut other = RespClient::connect(model.address());
     for round in 0..150 {
         let count = 1 + random.below(40) as usize;
         let requests: Vec<u8> = (0..count).flat_map(|_| some_request(&mut random)).collect();
@@ -68,7 +68,7 @@ pub(crate) fn functions_are_called_where_their_keys_are(
         redis.register_function('put', function(keys, args) redis.call('SET', keys[1], args[1]) return keys end)\n\
         redis.register_function{function_name='look', flags={'no-writes'}, \
             callback=function(keys) return redis.call('GET', keys[1]) end}";
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     let loaded = client.call_args(&["FUNCTION", "LOAD", library]);
     if loaded
         .error()
@@ -83,7 +83,7 @@ pub(crate) fn functions_are_called_where_their_keys_are(
         let put = client.call(&format!("FCALL put 2 {key} {tagged} {value}"));
         assert_eq!(texts(&put), [key.as_str(), &tagged]);
         // A Cluster's node has no other slots, and no other server has the key.
-        let there = Client::connect(at(server)).call(&format!("GET {key}"));
+        let there = RespClient::connect(at(server)).call(&format!("GET {key}"));
         assert_eq!(there, Reply::bulk(&value));
         for look in ["FCALL look", "FCALL_RO look"] {
             let looked = client.call(&format!("{look} 1 {key}"));
@@ -149,7 +149,7 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
 ) {
     const DEADLINE: Duration = Duration::from_millis(1_500);
     const SOON: Duration = Duration::from_secs(10);
-    let connect = || Client::connect(proxy.address());
+    let connect = || RespClient::connect(proxy.address());
     let [a, b, lost] = keys else {
         panic!("three servers")
     };
@@ -178,7 +178,7 @@ pub(crate) fn a_silent_server_fails_its_own_keys_alone(
     // respool does not retry requests of a link that was up for less than a second.
     thread::sleep(Duration::from_millis(1_100));
     silent.stop();
-    let mut clients: Vec<Client> = asked.iter().map(|_| connect()).collect();
+    let mut clients: Vec<RespClient> = asked.iter().map(|_| connect()).collect();
     let watch = Watch::start();
     for (client, asked) in clients.iter_mut().zip(&asked) {
         client.send(&words(asked));
@@ -240,7 +240,7 @@ pub(crate) fn many_clients_get_their_own_answers(address: SocketAddr) {
     std::thread::scope(|scope| {
         for number in 0..16 {
             scope.spawn(move || {
-                let mut client = Client::connect(address);
+                let mut client = RespClient::connect(address);
                 let mut random = Random::new(seed.wrapping_add(number));
                 let mut model: HashMap<String, String> = HashMap::new();
                 for _ in 0..60 {

@@ -7,7 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::slot::SLOTS;
-use respool_testkit::client::{Client, Reply};
+use respool_testkit::client::{Reply, RespClient};
 use respool_testkit::fake::{Fakes, range, shares};
 use respool_testkit::servers::Proxy;
 use respool_testkit::time::wait_until;
@@ -90,7 +90,9 @@ fn foreign_seed_node_does_not_take_the_pool_over() {
         wait_until("every worker has logged the error", SOON, || {
             told() == threads
         });
-        let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(proxy.address())).collect();
+        let mut clients: Vec<RespClient> = (0..6)
+            .map(|_| RespClient::connect(proxy.address()))
+            .collect();
         for round in 0..3 {
             for (number, client) in clients.iter_mut().enumerate() {
                 for key in 0..30 {
@@ -146,7 +148,7 @@ fn nodes_that_have_not_met_yet_are_one_cluster_when_they_have() {
         proxy.log().contains("own its slots")
     });
     have_met.store(true, Ordering::SeqCst);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     wait_until("all nodes get requests", SOON, || {
         let got = (0..30)
             .map(|key| client.call(&format!("GET key:{key}")) == Reply::bulk(format!("key:{key}")));

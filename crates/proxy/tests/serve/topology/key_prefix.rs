@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, request, words};
+use respool_testkit::client::{Reply, RespClient, request, words};
 use respool_testkit::servers::{Flavour, Proxy, ServerProcess, any_server, find, installed};
 use respool_testkit::time::wait_until;
 use tempfile::TempDir;
@@ -72,8 +72,8 @@ impl PrefixPools {
         }
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.proxy.address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy.address())
     }
 
     /// The names of the keys at the server of `u:`.
@@ -83,7 +83,7 @@ impl PrefixPools {
 }
 
 fn keys_at(server: &ServerProcess) -> BTreeSet<String> {
-    names(&Client::connect(server.address()).call("KEYS *"))
+    names(&RespClient::connect(server.address()).call("KEYS *"))
 }
 
 fn names(list: &Reply) -> BTreeSet<String> {
@@ -104,7 +104,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 /// All keys that SCAN finds, however many calls that takes.
-fn scanned(client: &mut Client, options: &str) -> BTreeSet<String> {
+fn scanned(client: &mut RespClient, options: &str) -> BTreeSet<String> {
     let (mut cursor, mut all) = ("0".to_owned(), BTreeSet::new());
     loop {
         let Reply::Array(reply) = client.call(&format!("SCAN {cursor}{options}")) else {
@@ -267,7 +267,7 @@ const SCRIPT: &[&str] = &[
 ];
 
 /// In the version of the protocol that is given; wrapped or not. Returns all replies.
-fn play(client: &mut Client, version: u8, way: SendingWay) -> Vec<(String, Reply)> {
+fn play(client: &mut RespClient, version: u8, way: SendingWay) -> Vec<(String, Reply)> {
     if version == 3 {
         client.call("HELLO 3");
     }
@@ -336,7 +336,7 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
                 SendingWay::Inline,
                 SendingWay::Transactions,
             ] {
-                let expected = play(&mut Client::connect(direct.address()), version, way);
+                let expected = play(&mut RespClient::connect(direct.address()), version, way);
                 let found = play(&mut parts.client(), version, way);
                 let mut named = 0;
                 for ((asked, expected), (_, found)) in expected.iter().zip(&found) {
@@ -353,8 +353,8 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
                 }
                 assert!(named > 5, "{named} replies name keys");
                 // The servers hold the same data under other names.
-                let mut here = Client::connect(direct.address());
-                let mut there = Client::connect(parts.users.address());
+                let mut here = RespClient::connect(direct.address());
+                let mut there = RespClient::connect(parts.users.address());
                 let keys = keys_at(&direct);
                 assert_eq!(
                     keys,
@@ -394,7 +394,7 @@ fn no_client_can_tell_keys_without_their_prefix_from_whole_ones() {
 #[test]
 fn servers_see_short_keys_and_clients_whole_ones() {
     let parts = PrefixPools::start(&any_server(), &["--threads=3"]);
-    let mut clients: Vec<Client> = (0..20).map(|_| parts.client()).collect();
+    let mut clients: Vec<RespClient> = (0..20).map(|_| parts.client()).collect();
     let keys = |of: usize| {
         ["u:", "n:", "g:a", "g:b", "", "u:u:", "u"].map(|beginning| format!("{beginning}{of}"))
     };
@@ -450,7 +450,7 @@ fn servers_see_short_keys_and_clients_whole_ones() {
         )],
     );
     let beside = beside.unwrap_or_else(|error| panic!("{error}"));
-    let mut beside = Client::connect(beside.address());
+    let mut beside = RespClient::connect(beside.address());
     for of in 2..20 {
         assert_eq!(
             beside.call(&format!("GET a{of}")),
@@ -476,7 +476,7 @@ fn patterns_match_whole_keys() {
         let direct =
             ServerProcess::start(&binary, &[""; 0]).unwrap_or_else(|error| panic!("{error}"));
         let parts = PrefixPools::start(&binary, &["--threads=1"]);
-        let (mut here, mut there) = (Client::connect(direct.address()), parts.client());
+        let (mut here, mut there) = (RespClient::connect(direct.address()), parts.client());
         let keys = [
             "u:", "u:1", "u:12", "u:u:1", "u:vip", "u:*", "u:[x]", "u:a:vip", "g:1", "g:12",
             "g:vip", "n:1", "n:vip", "1", "vip", "u", "u1", "g", ":vip", "[x]",
@@ -664,7 +664,7 @@ fn blocked_client_gets_the_whole_key() {
                 ),
             ];
             for (wait, push, expected) in waits {
-                let has_it = Client::connect(parts.users.address()).call("BLMPOP");
+                let has_it = RespClient::connect(parts.users.address()).call("BLMPOP");
                 let is_missing = |text: &str| text.starts_with("ERR unknown command");
                 if wait.starts_with("BLMPOP") && has_it.error().is_some_and(is_missing) {
                     continue;
@@ -673,7 +673,7 @@ fn blocked_client_gets_the_whole_key() {
                 client.call(&format!("HELLO {version}"));
                 client.send(&words(wait));
                 wait_until("the client is blocked", SOON, || {
-                    let info = Client::connect(parts.users.address()).call("INFO clients");
+                    let info = RespClient::connect(parts.users.address()).call("INFO clients");
                     format!("{info:?}").contains("blocked_clients:1")
                 });
                 // The client waits for none of these.
@@ -691,7 +691,7 @@ fn blocked_client_gets_the_whole_key() {
             client.call(&format!("HELLO {version}"));
             client.send(&words("XREAD BLOCK 0 STREAMS u:st $"));
             wait_until("the client is blocked", SOON, || {
-                let info = Client::connect(parts.users.address()).call("INFO clients");
+                let info = RespClient::connect(parts.users.address()).call("INFO clients");
                 format!("{info:?}").contains("blocked_clients:1")
             });
             assert_eq!(
@@ -768,7 +768,7 @@ fn streamed_request_goes_to_the_short_key() {
 fn command_without_safe_prefix_is_refused() {
     let parts = PrefixPools::start(&any_server(), &["--threads=1"]);
     let mut client = parts.client();
-    let mut direct = Client::connect(parts.users.address());
+    let mut direct = RespClient::connect(parts.users.address());
     for key in ["k", "u:k", "w_1"] {
         assert_eq!(direct.call(&format!("RPUSH {key} 1")), Reply::Integer(1));
     }
@@ -863,7 +863,7 @@ fn command_without_safe_prefix_is_refused() {
 fn restarted_server_gets_short_keys_again() {
     let mut parts = PrefixPools::start(&any_server(), &["--threads=3", "--reconnect-max-ms=50"]);
     let fill = |server: &ServerProcess| {
-        let mut direct = Client::connect(server.address());
+        let mut direct = RespClient::connect(server.address());
         // Keys that would be found with the prefix left on, or taken off twice.
         for key in ["u:k", "k:k"] {
             assert_eq!(direct.call(&format!("SET {key} wrong")), Reply::ok());
@@ -885,7 +885,7 @@ fn restarted_server_gets_short_keys_again() {
             .map(|reader| {
                 let ended = &ended;
                 scope.spawn(move || {
-                    let mut client = Client::connect(address);
+                    let mut client = RespClient::connect(address);
                     let (mut right, mut failed) = (0_u64, 0_u64);
                     let mut of = reader;
                     while !ended.load(Ordering::SeqCst) {
@@ -934,7 +934,7 @@ fn restarted_server_gets_short_keys_again() {
         }
         thread::sleep(Duration::from_millis(300));
         ended.store(true, Ordering::SeqCst);
-        let Reply::Bulk(info) = Client::connect(address).call("INFO respool") else {
+        let Reply::Bulk(info) = RespClient::connect(address).call("INFO respool") else {
             panic!("INFO is a text");
         };
         let info = String::from_utf8_lossy(&info).into_owned();

@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, words};
+use respool_testkit::client::{Reply, RespClient, words};
 use respool_testkit::servers::{Proxy, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
 
@@ -72,12 +72,12 @@ impl TwoPools {
         }
     }
 
-    fn one(&self) -> Client {
-        Client::connect(self.proxy.address())
+    fn one(&self) -> RespClient {
+        RespClient::connect(self.proxy.address())
     }
 
-    fn many(&self) -> Client {
-        Client::connect(self.beside)
+    fn many(&self) -> RespClient {
+        RespClient::connect(self.beside)
     }
 }
 
@@ -94,14 +94,14 @@ fn second_listener(proxy: &Proxy, pool: &str) -> SocketAddr {
     found.expect("the log named the listener")
 }
 
-fn info(client: &mut Client) -> String {
+fn info(client: &mut RespClient) -> String {
     let Reply::Bulk(text) = client.call("INFO respool") else {
         panic!("INFO is a text");
     };
     String::from_utf8_lossy(&text).into_owned()
 }
 
-fn lines(client: &mut Client, request: &str) -> Vec<String> {
+fn lines(client: &mut RespClient, request: &str) -> Vec<String> {
     let Reply::Bulk(text) = client.call(request) else {
         panic!("{request}: no text");
     };
@@ -109,7 +109,7 @@ fn lines(client: &mut Client, request: &str) -> Vec<String> {
     text.lines().map(str::to_owned).collect()
 }
 
-fn id(client: &mut Client) -> i64 {
+fn id(client: &mut RespClient) -> i64 {
     match client.call("CLIENT ID") {
         Reply::Integer(id) => id,
         other => panic!("{other:?}"),
@@ -120,8 +120,8 @@ fn id(client: &mut Client) -> i64 {
 #[test]
 fn pools_never_show_each_others_keys() {
     TwoPools::with_one_worker_and_with_three(|pools| {
-        let mut ones: Vec<Client> = (0..CLIENTS).map(|_| pools.one()).collect();
-        let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
+        let mut ones: Vec<RespClient> = (0..CLIENTS).map(|_| pools.one()).collect();
+        let mut manies: Vec<RespClient> = (0..CLIENTS).map(|_| pools.many()).collect();
         // The same keys, in batches that both pools have open at the same time.
         for round in 0..20 {
             for (of, clients) in [("one", &mut ones), ("many", &mut manies)] {
@@ -143,13 +143,13 @@ fn pools_never_show_each_others_keys() {
         assert_eq!(one.call("SET only:one 1"), Reply::ok());
         assert_eq!(many.call("GET only:one"), Reply::Null);
         assert_eq!(many.call("DBSIZE"), count);
-        let mut direct = Client::connect(pools.alone.address());
+        let mut direct = RespClient::connect(pools.alone.address());
         assert_eq!(direct.call("AUTH of-the-one"), Reply::ok());
         assert_eq!(direct.call("GET key:3"), Reply::bulk("one:19"));
         let shards = pools
             .shards
             .iter()
-            .map(|shard| Client::connect(shard.address()));
+            .map(|shard| RespClient::connect(shard.address()));
         let values = shards.map(|mut shard| shard.call("GET key:3"));
         let values: Vec<Reply> = values.filter(|value| *value != Reply::Null).collect();
         assert_eq!(values, [Reply::bulk("many:19")]);
@@ -183,7 +183,7 @@ fn pools_never_show_each_others_keys() {
         assert_eq!(many.call("DEL key:1"), Reply::Integer(1));
         assert_eq!(one.call("GET key:1"), Reply::bulk("one:19"));
         for shard in &pools.shards {
-            Client::connect(shard.address()).call("FLUSHALL");
+            RespClient::connect(shard.address()).call("FLUSHALL");
         }
         assert_eq!(many.call("DBSIZE"), Reply::Integer(0));
         assert_eq!(one.call("DBSIZE"), Reply::Integer(CLIENTS as i64 + 1));
@@ -194,7 +194,7 @@ fn pools_never_show_each_others_keys() {
 #[test]
 fn config_set_changes_its_own_pool_alone() {
     TwoPools::with_one_worker_and_with_three(|pools| {
-        let option = |client: &mut Client, name: &str| match client
+        let option = |client: &mut RespClient, name: &str| match client
             .call(&format!("CONFIG GET {name}"))
             .get(name)
         {
@@ -202,8 +202,8 @@ fn config_set_changes_its_own_pool_alone() {
             other => panic!("{name}: {other:?}"),
         };
         // Many clients, so that each worker gets requests.
-        let mut ones: Vec<Client> = (0..CLIENTS).map(|_| pools.one()).collect();
-        let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
+        let mut ones: Vec<RespClient> = (0..CLIENTS).map(|_| pools.one()).collect();
+        let mut manies: Vec<RespClient> = (0..CLIENTS).map(|_| pools.many()).collect();
         for name in ["respool.fuse", "respool.collapse", "respool.listener.fuse"] {
             let set = ones[0].call(&format!("CONFIG SET {name} no"));
             assert_eq!(set, Reply::ok(), "{name}");
@@ -228,7 +228,7 @@ fn config_set_changes_its_own_pool_alone() {
 #[test]
 fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
     TwoPools::with_one_worker_and_with_three(|pools| {
-        let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
+        let mut manies: Vec<RespClient> = (0..CLIENTS).map(|_| pools.many()).collect();
         let mut one = pools.one();
         assert_eq!(one.call("SET k 1"), Reply::ok());
         // A frozen server comes first: its waiting clients delay none behind the other listener.
@@ -275,8 +275,8 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
 #[test]
 fn a_client_sees_and_reaches_the_clients_of_its_own_pool_alone() {
     TwoPools::with_one_worker_and_with_three(|pools| {
-        let mut ones: Vec<Client> = (0..CLIENTS).map(|_| pools.one()).collect();
-        let mut manies: Vec<Client> = (0..CLIENTS).map(|_| pools.many()).collect();
+        let mut ones: Vec<RespClient> = (0..CLIENTS).map(|_| pools.one()).collect();
+        let mut manies: Vec<RespClient> = (0..CLIENTS).map(|_| pools.many()).collect();
         let ids: Vec<i64> = ones.iter_mut().map(id).collect();
         manies.iter_mut().for_each(|client| {
             id(client);
@@ -372,8 +372,8 @@ fn file_options_of_a_pool_hold_there_alone() {
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
     let address = second_listener(&proxy, "other");
-    let [mut own, mut other] = [proxy.address(), address].map(Client::connect);
-    let shown = |client: &mut Client| {
+    let [mut own, mut other] = [proxy.address(), address].map(RespClient::connect);
+    let shown = |client: &mut RespClient| {
         let reply = client.call("CONFIG GET respool.*");
         let names = [
             "flush-rule",
@@ -508,8 +508,8 @@ fn prefixes_route_keys_to_their_servers() {
         vec!["--config".into(), file.display().to_string()]
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-    let connect = || Client::connect(proxy.address());
-    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| connect()).collect();
+    let connect = || RespClient::connect(proxy.address());
+    let mut clients: Vec<RespClient> = (0..CLIENTS).map(|_| connect()).collect();
     let keys = |of: usize| {
         ["", "s", "s:", "s:1", "s:page", "s:page:", "other:"].map(|word| format!("{word}:{of}"))
     };
@@ -529,7 +529,7 @@ fn prefixes_route_keys_to_their_servers() {
         );
     }
     let held = servers.each_ref().map(|server| {
-        let Reply::Array(keys) = Client::connect(server.address()).call("KEYS *") else {
+        let Reply::Array(keys) = RespClient::connect(server.address()).call("KEYS *") else {
             panic!("KEYS is an array");
         };
         keys.len()

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, counter, pipelined, request, text, texts, words};
+use respool_testkit::client::{Reply, RespClient, counter, pipelined, request, text, texts, words};
 use respool_testkit::counting::{AllowedFailures, counted};
 use respool_testkit::random::{Random, seed};
 use respool_testkit::servers::{self, Flavour, Proxy, ServerProcess};
@@ -120,7 +120,7 @@ impl Kinds {
                 vec![self.sentinels.watched(0).server(primary).address()]
             }
         };
-        let keys = |address| texts(&Client::connect(address).call("KEYS *"));
+        let keys = |address| texts(&RespClient::connect(address).call("KEYS *"));
         addresses.into_iter().flat_map(keys).collect()
     }
 }
@@ -133,8 +133,8 @@ impl ServedKinds {
         ServedKinds { kinds, proxy }
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.proxy.0.address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy.0.address())
     }
 }
 
@@ -155,7 +155,7 @@ fn code(reply: &Reply) -> &str {
 }
 
 /// Every key of a SCAN, as often as it comes.
-fn scanned(client: &mut Client) -> Vec<String> {
+fn scanned(client: &mut RespClient) -> Vec<String> {
     let (mut cursor, mut all) = ("0".to_owned(), Vec::new());
     loop {
         let Reply::Array(reply) = client.call(&format!("SCAN {cursor} COUNT 7")) else {
@@ -221,7 +221,7 @@ fn prefixes_route_keys_to_any_kind_of_pool() {
             assert!(served.kinds.held(kind).is_empty(), "{kind}");
         }
         // Nothing tells a client of the Cluster.
-        let mut direct = Client::connect(served.kinds.single.address());
+        let mut direct = RespClient::connect(served.kinds.single.address());
         for asked in ["CLUSTER SLOTS", "CLUSTER INFO", "READONLY", "ASKING"] {
             let (ours, its) = (client.call(asked), direct.call(asked));
             assert_eq!(ours, its, "{asked}");
@@ -305,7 +305,7 @@ fn published_messages_reach_every_listener() {
         let prefixes: Vec<(&str, &str)> =
             MIXED.into_iter().filter(|(_, kind)| *kind != all).collect();
         let served = ServedKinds::start(&sentinel::some_server(6), all, &prefixes, 2);
-        let mut listeners: Vec<Client> = (0..4).map(|_| served.client()).collect();
+        let mut listeners: Vec<RespClient> = (0..4).map(|_| served.client()).collect();
         // A worker that has just met the Cluster subscribes at its first node as soon as that is
         // connected.
         for listener in &mut listeners {
@@ -569,7 +569,7 @@ fn failover_of_one_subpool_leaves_the_others() {
     let watched = served.kinds.sentinels.watched(0);
     let replica = watched.server(1).address();
     wait_until("the replica has the value", SOON, || {
-        Client::connect(replica).call("GET w:lost") == Reply::bulk("0")
+        RespClient::connect(replica).call("GET w:lost") == Reply::bulk("0")
     });
     let over = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -613,7 +613,7 @@ fn is_read_where_its_url_says(read: &str, seen: &str) {
     let mut client = served.client();
     assert_eq!(client.call("MSET k 1 c:k 1 w:k 1 w:l 1"), Reply::ok());
     wait_until("the replica has the value", SOON, || {
-        Client::connect(replica).call(&format!("GET {seen}")) == Reply::bulk("1")
+        RespClient::connect(replica).call(&format!("GET {seen}")) == Reply::bulk("1")
     });
     wait_for_replicas(&served.proxy.0, 1);
     let reads = |server| calls(server, "get") + calls(server, "mget");
@@ -671,7 +671,7 @@ fn module_of_one_subpool_is_used_with_its_keys() {
         vec!["--config".into(), file.display().to_string()]
     });
     let proxy = proxy.unwrap_or_else(|error| panic!("{error}"));
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     for large in [0, 200_000] {
         for round in 0..3 {
             let query = format!("CREATE(:n{{of:'{}'}})", "x".repeat(large));
@@ -708,7 +708,7 @@ fn dead_subpool_fails_its_own_keys_alone() {
     });
     let again = served.kinds.proxy("single", &MIXED, 2);
     for (before, (proxy, _)) in [(0, &served.proxy), (50, &again)] {
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         for round in 1..=50 {
             for key in alive {
                 let value = Reply::Integer(before + round);

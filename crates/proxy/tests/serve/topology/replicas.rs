@@ -15,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::hash_slot;
-use respool_testkit::client::{Client, Reply, counter, pipelined, request, text, words};
+use respool_testkit::client::{Reply, RespClient, counter, pipelined, request, text, words};
 use respool_testkit::fake::{FakeAnswer, Fakes, NodeRequest, bulk, info};
 use respool_testkit::fault_proxy::{FaultMode, FaultProxy};
 use respool_testkit::servers::{Flavour, Proxy, ServerProcess, any_server, find, leave_out};
@@ -66,7 +66,7 @@ fn listed(addresses: &[SocketAddr]) -> String {
 
 /// How often a server has executed a command since that was reset.
 pub(crate) fn calls(server: SocketAddr, command: &str) -> u64 {
-    let said = text(&Client::connect(server).call("INFO commandstats"));
+    let said = text(&RespClient::connect(server).call("INFO commandstats"));
     let name = format!("cmdstat_{command}:calls=");
     let line = said.lines().find_map(|line| line.strip_prefix(&name));
     let calls = line.and_then(|line| line.split(',').next());
@@ -80,14 +80,14 @@ pub(crate) fn all_calls(servers: &[SocketAddr], command: &str) -> u64 {
 pub(crate) fn reset(servers: &[SocketAddr]) {
     for server in servers {
         assert_eq!(
-            Client::connect(*server).call("CONFIG RESETSTAT"),
+            RespClient::connect(*server).call("CONFIG RESETSTAT"),
             Reply::ok()
         );
     }
 }
 
 /// The lines of INFO about servers that are read or may be, as fields.
-fn readers(client: &mut Client) -> Vec<BTreeMap<String, String>> {
+fn readers(client: &mut RespClient) -> Vec<BTreeMap<String, String>> {
     let said = text(&client.call("INFO respool"));
     let fields = |line: &str| -> BTreeMap<String, String> {
         let pairs = line.split(',').filter_map(|pair| pair.split_once('='));
@@ -104,7 +104,9 @@ fn readers(client: &mut Client) -> Vec<BTreeMap<String, String>> {
 /// Waits until so many replicas have said how they are, to each worker.
 #[track_caller]
 pub(crate) fn wait_for_replicas(proxy: &Proxy, count: usize) {
-    let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(proxy.address())).collect();
+    let mut clients: Vec<RespClient> = (0..8)
+        .map(|_| RespClient::connect(proxy.address()))
+        .collect();
     wait_until("the replicas have answered INFO", SOON, || {
         clients.iter_mut().all(|client| {
             let known =
@@ -175,7 +177,7 @@ impl SentinelScene {
     fn wait_until_linked(&self, replica: usize) {
         let at = self.address(replica);
         wait_until("the replica has the data of its primary", SOON, || {
-            let said = Client::connect(at).call("INFO replication");
+            let said = RespClient::connect(at).call("INFO replication");
             text(&said).contains("master_link_status:up")
         });
     }
@@ -221,11 +223,11 @@ impl SentinelScene {
     fn settle(&self) {
         let running = self.servers[1..].iter().filter(|one| one.is_running());
         let running = running.filter(|one| !one.is_frozen());
-        let mut primary = Client::connect(self.address(0));
+        let mut primary = RespClient::connect(self.address(0));
         for replica in running {
             wait_until("the replica has all writes", SOON, || {
                 assert!(primary.call("SET settled 1").error().is_none());
-                let mut replica = Client::connect(replica.address());
+                let mut replica = RespClient::connect(replica.address());
                 let mut both = [&mut primary, &mut replica];
                 let [one, other] = both.each_mut().map(|one| one.call("DBSIZE"));
                 one == other && replica.call("GET settled") == Reply::bulk("1")
@@ -301,19 +303,19 @@ const GETS: u64 = KEYS as u64 + 3;
 const GETS_OF_OWNERS: u64 = 3;
 
 fn fill(address: SocketAddr) {
-    write_all(&mut Client::connect(address));
+    write_all(&mut RespClient::connect(address));
 }
 
 /// The same, until so many replicas of each primary have all keys: a replica may be up and get no
 /// data for another second.
 fn fill_all(address: SocketAddr, replicas: i64) {
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     write_all(&mut client);
     let wait = format!("WAIT {replicas} {}", SOON.as_millis());
     assert_eq!(client.call(&wait), Reply::Integer(replicas));
 }
 
-fn write_all(client: &mut Client) {
+fn write_all(client: &mut RespClient) {
     for key in 0..KEYS {
         let replies = pipelined(client, &format!("SET k{key} {key};HSET h{key} f {key}"));
         assert!(
@@ -328,7 +330,7 @@ fn ask_everything(address: SocketAddr) {
     let value = |key: usize| Reply::bulk(key.to_string());
     let hash = |key: usize| Reply::Array(vec![Reply::bulk("f"), value(key)]);
     for number in 0..CLIENTS {
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         let all: Vec<String> = (0..KEYS).map(|key| format!("GET k{key}")).collect();
         let expected: Vec<Reply> = (0..KEYS).map(value).collect();
         assert_eq!(pipelined(&mut client, &all.join(";")), expected);
@@ -427,7 +429,7 @@ const POLICIES: [&str; 5] = [
 
 /// Clients of a node that have said READONLY, and others that have read.
 fn read_only(node: &Node) -> (usize, usize) {
-    let said = text(&Client::connect(node.address()).call("CLIENT LIST"));
+    let said = text(&RespClient::connect(node.address()).call("CLIENT LIST"));
     let has = |line: &str, name: &str, is: &dyn Fn(&str) -> bool| {
         let mut fields = line.split(' ').filter_map(|field| field.split_once('='));
         fields.any(|(its, value)| its == name && is(value))
@@ -461,7 +463,7 @@ fn each_policy_reads_where_it_says_in_front_of_a_cluster() {
             wait_for_replicas(&proxy, 3);
         }
         wait_until("the replicas have all writes", SOON, || {
-            let size = |at: &SocketAddr| match Client::connect(*at).call("DBSIZE") {
+            let size = |at: &SocketAddr| match RespClient::connect(*at).call("DBSIZE") {
                 Reply::Integer(keys) => keys,
                 other => panic!("{other:?}"),
             };
@@ -506,7 +508,7 @@ fn each_policy_reads_where_it_says_in_front_of_sentinels() {
 #[test]
 fn replica_reads_work_for_workers_databases_and_resp3() {
     let mut scene = SentinelScene::new(2);
-    let mut primary = Client::connect(scene.address(0));
+    let mut primary = RespClient::connect(scene.address(0));
     for db in 0..3 {
         let set = pipelined(
             &mut primary,
@@ -519,7 +521,7 @@ fn replica_reads_work_for_workers_databases_and_resp3() {
     let address = scene.serve_all("reads=replica", &args);
     reset(&scene.addresses());
     for number in 0..18 {
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         if number % 2 == 1 {
             assert!(client.call("HELLO 3").error().is_none());
         }
@@ -547,7 +549,7 @@ fn readwrite_session_reads_its_own_writes() {
     let address = scene.serve_all("reads=prefer-replica&own-writes-ms=0", &ONE_BY_ONE);
     let all = scene.addresses();
     // The server of the client's next reads: the primary, or the replica.
-    let at_primary = |client: &mut Client| {
+    let at_primary = |client: &mut RespClient| {
         reset(&all);
         for _ in 0..2 {
             let replies = pipelined(client, "GET k1;GET k1;GET k2");
@@ -563,7 +565,7 @@ fn readwrite_session_reads_its_own_writes() {
         );
         gets[0] == 6
     };
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     assert!(!at_primary(&mut client));
     for (asked, is_at_primary) in [
         ("READWRITE", true),
@@ -574,13 +576,13 @@ fn readwrite_session_reads_its_own_writes() {
         assert!(client.call(asked).error().is_none(), "{asked}");
         assert_eq!(at_primary(&mut client), is_at_primary, "{asked}");
         assert!(
-            !at_primary(&mut Client::connect(address)),
+            !at_primary(&mut RespClient::connect(address)),
             "another session reads at replicas"
         );
     }
 
     let address = scene.serve_all("reads=replica&own-writes=all&own-writes-ms=0", &ONE_BY_ONE);
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     assert!(at_primary(&mut client));
     for (asked, is_at_primary) in [("READONLY", false), ("RESET", true), ("READWRITE", true)] {
         assert!(client.call(asked).error().is_none(), "{asked}");
@@ -593,7 +595,7 @@ fn readwrite_session_reads_its_own_writes() {
         "reads=replica&own-writes=all&own-writes-ms=400",
         &ONE_BY_ONE,
     );
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     assert!(!at_primary(&mut client), "the session has written nothing");
     let large = request(&["SET", "large", &"x".repeat(1 << 20)]);
     for (wrote, replies) in [
@@ -632,7 +634,7 @@ impl SteadyReaders<'_> {
     /// Reads without end, and panics at a value other than the written one. `Err`: the error that
     /// came instead.
     fn read(&self, address: SocketAddr, number: usize) {
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         let mut round = number;
         while !self.over.load(Ordering::SeqCst) {
             round += 1;
@@ -730,7 +732,7 @@ fn changing_replicas_are_hidden_from_readers() {
         // The Sentinel drops the first replica, and names it again.
         let left = (String::from("127.0.0.1"), scene.servers[1].port());
         scene.will_name(|names| names.replicas.retain(|one| *one != left));
-        let mut client = Client::connect(addresses[1]);
+        let mut client = RespClient::connect(addresses[1]);
         wait_until("respool has forgotten the replica", SOON, || {
             let listed = readers(&mut client);
             listed.iter().filter(|one| one["role"] == "replica").count() == 1
@@ -754,14 +756,17 @@ fn restarted_empty_replica_is_not_read() {
     let server =
         ServerProcess::start(&any_server(), &FORGETS).unwrap_or_else(|error| panic!("{error}"));
     let follow = format!("REPLICAOF 127.0.0.1 {}", scene.servers[0].port());
-    assert_eq!(Client::connect(server.address()).call(&follow), Reply::ok());
+    assert_eq!(
+        RespClient::connect(server.address()).call(&follow),
+        Reply::ok()
+    );
     let place = ("127.0.0.1".to_owned(), server.port());
     scene.servers.push(server);
     scene.will_name(|names| names.replicas.push(place));
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
-    let mut client = Client::connect(address);
-    let is_read = |client: &mut Client| {
+    let mut client = RespClient::connect(address);
+    let is_read = |client: &mut RespClient| {
         let lines = readers(client);
         lines.iter().any(|one| one["read_shares"] == "64")
     };
@@ -772,7 +777,7 @@ fn restarted_empty_replica_is_not_read() {
     restarted.unwrap_or_else(|error| panic!("{error}"));
     let mut all = Vec::new();
     for _ in 0..250 {
-        let mut one = Client::connect(address);
+        let mut one = RespClient::connect(address);
         one.send(&words("GET k7"));
         all.push(one);
         thread::sleep(Duration::from_millis(10));
@@ -781,7 +786,7 @@ fn restarted_empty_replica_is_not_read() {
     for one in &mut all {
         assert_eq!(one.reply(), Reply::bulk("7"));
     }
-    let follows = Client::connect(scene.address(1)).call(&follow);
+    let follows = RespClient::connect(scene.address(1)).call(&follow);
     assert_eq!(follows, Reply::ok());
     wait_until("reads go to the replica again", SOON, || {
         is_read(&mut client)
@@ -801,7 +806,7 @@ fn read_lost_twice_goes_to_the_primary() {
     let [primary, replica] = [0, 1].map(|server| &scene.servers[server]);
     primary.stop();
     replica.stop();
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     client.send(&["INCR count", "GET k7"].map(words).concat());
     // The read goes to another server once the write before it is answered.
     wait_until("the replica is given up", SOON, || {
@@ -824,7 +829,7 @@ fn read_at_a_frozen_primary_moves_to_the_replica() {
     let addresses = ["prefer-primary", "nearest"]
         .map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
     for address in addresses {
-        let mut clients: Vec<Client> = (0..20).map(|_| Client::connect(address)).collect();
+        let mut clients: Vec<RespClient> = (0..20).map(|_| RespClient::connect(address)).collect();
         for client in &mut clients {
             assert_eq!(client.call("GET k1"), Reply::bulk("1"));
         }
@@ -834,7 +839,7 @@ fn read_at_a_frozen_primary_moves_to_the_replica() {
             let both = [format!("GET k{number}"), "STRLEN k7".to_owned()];
             client.send(&both.map(|one| words(&one)).concat());
         }
-        let mut writer = Client::connect(address);
+        let mut writer = RespClient::connect(address);
         writer.send(&words("INCR count"));
         for (number, client) in clients.iter_mut().enumerate() {
             let both = [Reply::bulk(number.to_string()), Reply::Integer(1)];
@@ -869,7 +874,9 @@ fn scattered_read_survives_one_frozen_primary() {
     let proxy = start(&url, &["--threads=1"]);
     fill_all(proxy.address(), 1);
     wait_for_replicas(&proxy, 3);
-    let mut clients: Vec<Client> = (0..5).map(|_| Client::connect(proxy.address())).collect();
+    let mut clients: Vec<RespClient> = (0..5)
+        .map(|_| RespClient::connect(proxy.address()))
+        .collect();
     let keys = |from: usize| (from..from + 20).map(|key| format!("k{key}"));
     for client in &mut clients {
         assert_eq!(client.call("EXISTS k1 k2 k3"), Reply::Integer(3));
@@ -906,7 +913,7 @@ fn slow_replica_is_waited_for_without_its_primary() {
     scene.settle();
     let addresses = ["prefer-primary", "prefer-replica", "nearest"]
         .map(|policy| scene.serve_all(&format!("reads={policy}"), &["--threads=1"]));
-    let mut clients = addresses.map(Client::connect);
+    let mut clients = addresses.map(RespClient::connect);
     scene.servers[0].kill9();
     for client in &mut clients {
         for key in 0..KEYS {
@@ -924,10 +931,10 @@ fn only_replica_is_waited_for_with_reads_replica() {
     fill(scene.address(0));
     scene.settle();
     let address = scene.serve_all("reads=replica", &["--threads=1"]);
-    read_while_slow(&mut [Client::connect(address)], &scene.servers[1]);
+    read_while_slow(&mut [RespClient::connect(address)], &scene.servers[1]);
 }
 
-fn read_while_slow(clients: &mut [Client], replica: &ServerProcess) {
+fn read_while_slow(clients: &mut [RespClient], replica: &ServerProcess) {
     replica.stop();
     let ends = Instant::now() + Duration::from_millis(700);
     let mut asked = 0;
@@ -951,7 +958,7 @@ fn read_while_slow(clients: &mut [Client], replica: &ServerProcess) {
 fn slow_clients_read_moves_to_another_server() {
     let mut scene = SentinelScene::new(1);
     let value = "x".repeat(5_000);
-    let set = Client::connect(scene.address(0)).call(&format!("SET large {value}"));
+    let set = RespClient::connect(scene.address(0)).call(&format!("SET large {value}"));
     assert_eq!(set, Reply::ok());
     scene.settle();
     let bounds = [
@@ -959,8 +966,8 @@ fn slow_clients_read_moves_to_another_server() {
         "--session-output-hard-bytes=262144",
     ];
     let address = scene.serve_all("reads=prefer-replica", &[&ONE_BY_ONE[..], &bounds].concat());
-    let mut client = Client::connect(address);
-    let other = Client::connect(address);
+    let mut client = RespClient::connect(address);
+    let other = RespClient::connect(address);
     const COUNT: usize = 6_000;
     let sent = client.send_aside(words("GET large").repeat(COUNT));
     let mut asking = other;
@@ -983,13 +990,13 @@ fn full_replica_leaves_its_reads_to_the_primary() {
     scene.settle();
     for policy in ["prefer-replica", "nearest"] {
         let address = scene.serve_all(&format!("reads={policy}"), &ONE_BY_ONE);
-        let mut replica = Client::connect(scene.address(1));
-        let max = |replica: &mut Client, max: u32| {
+        let mut replica = RespClient::connect(scene.address(1));
+        let max = |replica: &mut RespClient, max: u32| {
             let set = replica.call(&format!("CONFIG SET maxclients {max}"));
             assert_eq!(set, Reply::ok());
         };
         max(&mut replica, 1);
-        let mut clients: Vec<Client> = (0..6).map(|_| Client::connect(address)).collect();
+        let mut clients: Vec<RespClient> = (0..6).map(|_| RespClient::connect(address)).collect();
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(1_200) {
             for client in &mut clients {
@@ -1016,9 +1023,9 @@ fn user_unknown_to_a_replica_reads_at_the_primary() {
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
     let set = "ACL SETUSER theirs on >secret ~* +@all";
-    assert_eq!(Client::connect(scene.address(0)).call(set), Reply::ok());
+    assert_eq!(RespClient::connect(scene.address(0)).call(set), Reply::ok());
     for before in ["PING", "GET k1"] {
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         assert!(client.call(before).error().is_none());
         assert_eq!(
             client.call("AUTH theirs secret"),
@@ -1050,7 +1057,7 @@ fn reads_wait_for_the_last_replica_to_reconnect() {
         scene.servers[0].kill9();
         thread::sleep(Duration::from_millis(300));
         // As a Sentinel does that promotes it.
-        let mut replica = Client::connect(scene.address(1));
+        let mut replica = RespClient::connect(scene.address(1));
         for _ in 0..5 {
             thread::sleep(Duration::from_millis(1_100));
             assert!(matches!(
@@ -1139,7 +1146,7 @@ fn sentinel_failover_does_not_stop_reads() {
             SOON,
             || {
                 proxies.iter().all(|proxy| {
-                    let lines = readers(&mut Client::connect(proxy.address()));
+                    let lines = readers(&mut RespClient::connect(proxy.address()));
                     lines
                         .iter()
                         .any(|one| one["address"] == third.to_string() && one["latency_us"] != "-1")
@@ -1158,7 +1165,7 @@ fn sentinel_failover_does_not_stop_reads() {
 }
 
 /// How many of the 64 read shares a server has, by where respool reaches it.
-fn read_shares_of(client: &mut Client, server: SocketAddr) -> u32 {
+fn read_shares_of(client: &mut RespClient, server: SocketAddr) -> u32 {
     let lines = readers(client);
     let line = lines
         .iter()
@@ -1170,7 +1177,7 @@ fn read_shares_of(client: &mut Client, server: SocketAddr) -> u32 {
 /// Of reads by many sessions, how many of a hundred this server has answered and not the other.
 fn share_of(scene: &SentinelScene, address: SocketAddr, server: usize, other: usize) -> u64 {
     reset(&scene.addresses());
-    let mut clients: Vec<Client> = (0..150).map(|_| Client::connect(address)).collect();
+    let mut clients: Vec<RespClient> = (0..150).map(|_| RespClient::connect(address)).collect();
     for client in &mut clients {
         for _ in 0..4 {
             assert_eq!(client.call("GET k3"), Reply::bulk("3"));
@@ -1197,7 +1204,7 @@ fn reads_are_dealt_by_the_weights_of_replicas() {
     ] {
         let reads = format!("reads=replica&weights={weights}");
         let address = scene.serve_all(&reads, &ONE_BY_ONE);
-        let mut client = Client::connect(address);
+        let mut client = RespClient::connect(address);
         let mut before = String::new();
         wait_until("read shares and reads are as the weights say", SOON, || {
             let its = read_shares_of(&mut client, one);
@@ -1223,7 +1230,7 @@ fn slow_replica_is_read_less_until_it_recovers() {
     let slow = fault_proxy.address();
     scene.will_name(|names| names.replicas[1].1 = slow.port());
     let address = scene.serve_all("reads=replica", &ONE_BY_ONE);
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     wait_until("the slow replica has fewer read shares", SOON, || {
         (1..=20).contains(&read_shares_of(&mut client, slow))
     });
@@ -1255,7 +1262,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
     let shares = |scene: &mut SentinelScene, reads: &str| -> Vec<bool> {
         let address = scene.serve_all(reads, &ONE_BY_ONE);
         reset(&all);
-        let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(address)).collect();
+        let mut clients: Vec<RespClient> = (0..8).map(|_| RespClient::connect(address)).collect();
         for client in &mut clients {
             assert_eq!(client.call("GET k3"), Reply::bulk("3"));
         }
@@ -1305,7 +1312,7 @@ fn own_zone_is_read_and_zero_weight_is_not() {
     ] {
         let address = scene.serve_all(&format!("reads=replica&zone={zone}"), &ONE_BY_ONE);
         reset(&all);
-        let mut clients: Vec<Client> = (0..8).map(|_| Client::connect(address)).collect();
+        let mut clients: Vec<RespClient> = (0..8).map(|_| RespClient::connect(address)).collect();
         for client in &mut clients {
             assert_eq!(client.call("GET k3"), Reply::bulk("3"));
         }
@@ -1325,9 +1332,9 @@ fn own_zone_is_read_and_zero_weight_is_not() {
     }
     // The replica moves to another zone.
     let address = scene.proxies[1].address();
-    let moved = Client::connect(all[1]).call("CONFIG SET availability-zone there");
+    let moved = RespClient::connect(all[1]).call("CONFIG SET availability-zone there");
     assert_eq!(moved, Reply::ok());
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     wait_until("both replicas are in the new zone", SOON, || {
         readers(&mut client)
             .iter()
@@ -1397,8 +1404,8 @@ impl FakePrimary {
         change(&mut self.replica.lock().expect("no holder panics"));
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.proxy.address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy.address())
     }
 
     /// So often a node was asked GET.
@@ -1645,9 +1652,9 @@ fn silently_cut_off_replica_is_not_read() {
     let between = FaultProxy::start(scene.address(0), FaultMode::Pass);
     let (port, replica) = (between.address().port(), scene.address(1));
     let follow = format!("REPLICAOF 127.0.0.1 {port}");
-    assert_eq!(Client::connect(replica).call(&follow), Reply::ok());
+    assert_eq!(RespClient::connect(replica).call(&follow), Reply::ok());
     let says = |expected: &str| {
-        let said = Client::connect(replica).call("INFO replication");
+        let said = RespClient::connect(replica).call("INFO replication");
         text(&said).contains(expected)
     };
     wait_until("the replica follows through the fault proxy", SOON, || {
@@ -1655,9 +1662,9 @@ fn silently_cut_off_replica_is_not_read() {
     });
     scene.settle();
     let address = scene.serve_all("reads=prefer-replica", &ONE_BY_ONE);
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     let is_read =
-        |client: &mut Client| readers(client).iter().any(|one| one["read_shares"] == "64");
+        |client: &mut RespClient| readers(client).iter().any(|one| one["read_shares"] == "64");
     wait_until("reads go to the replica", SOON, || is_read(&mut client));
     between.set(FaultMode::Silent);
     assert_eq!(client.call("SET k7 new"), Reply::ok());
@@ -1722,7 +1729,7 @@ fn writes_go_to_the_primary() {
     let address = scene.serve_all("reads=replica", &["--threads=2"]);
     let all = scene.addresses();
     reset(&all);
-    let mut client = Client::connect(address);
+    let mut client = RespClient::connect(address);
     // All come from a session on a link to a replica.
     assert_eq!(client.call("GET k1"), Reply::bulk("1"));
     assert_eq!(client.call("SET k1 1"), Reply::ok());
@@ -1730,7 +1737,7 @@ fn writes_go_to_the_primary() {
     assert_eq!(client.call("WAIT 2 5000"), Reply::Integer(2));
 
     assert_eq!(client.call("GET k1"), Reply::bulk("1"));
-    let mut listening = Client::connect(address);
+    let mut listening = RespClient::connect(address);
     assert_eq!(listening.call("GET k1"), Reply::bulk("1"));
     assert!(matches!(listening.call("SUBSCRIBE news"), Reply::Array(_)));
     wait_until("the client is subscribed", SOON, || {
@@ -1739,7 +1746,7 @@ fn writes_go_to_the_primary() {
     let news = ["message", "news", "now"].map(Reply::bulk);
     assert_eq!(listening.reply(), Reply::Array(news.to_vec()));
 
-    let mut waiting = Client::connect(address);
+    let mut waiting = RespClient::connect(address);
     assert_eq!(waiting.call("GET k1"), Reply::bulk("1"));
     waiting.send(&words("BLPOP list 0"));
     assert!(waiting.is_quiet(Duration::from_millis(50)));
@@ -1748,7 +1755,7 @@ fn writes_go_to_the_primary() {
     assert_eq!(waiting.reply(), element);
     assert_eq!(waiting.call("GET k1"), Reply::bulk("1"));
 
-    let mut tracking = Client::connect(address);
+    let mut tracking = RespClient::connect(address);
     assert_eq!(tracking.call("GET k1"), Reply::bulk("1"));
     assert!(tracking.call("HELLO 3").error().is_none());
     assert_eq!(tracking.call("GET k1"), Reply::bulk("1"));
@@ -1762,7 +1769,7 @@ fn writes_go_to_the_primary() {
     assert_eq!(tracking.call("CLIENT TRACKING OFF"), Reply::ok());
     assert_eq!(tracking.call("GET k2"), Reply::bulk("2"));
 
-    let mut monitoring = Client::connect(address);
+    let mut monitoring = RespClient::connect(address);
     assert_eq!(monitoring.call("GET k1"), Reply::bulk("1"));
     assert_eq!(monitoring.call("MONITOR"), Reply::ok());
     assert_eq!(client.call("SET seen 1"), Reply::ok());

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use respool_testkit::client::{Client, Reply, is_not_executed, pipelined, text, words};
+use respool_testkit::client::{Reply, RespClient, is_not_executed, pipelined, text, words};
 use respool_testkit::counting::{AllowedFailures, counted, counted_in_steps};
 use respool_testkit::random::seed;
 use respool_testkit::servers::{Proxy, ReservedPort, installed};
@@ -48,8 +48,8 @@ impl ServedSentinels {
         ServedSentinels { sentinels, proxy }
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.proxy.address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.proxy.address())
     }
 
     fn primary(&self, watched: usize) -> usize {
@@ -134,7 +134,7 @@ fn one() -> SentinelsSettings {
 fn strangers(node: &Node) -> Vec<String> {
     // A Sentinel that makes it a replica ends all connections to it.
     let listed = (0..10).find_map(|_| {
-        let mut client = Client::connect(node.address());
+        let mut client = RespClient::connect(node.address());
         client.try_send(&words("CLIENT LIST")).ok()?;
         client.try_reply().ok()
     });
@@ -178,14 +178,14 @@ fn sentinel_primaries_answer_as_one_server() {
     let one = several.replace(",m1", "");
     for (url, args) in [(one, &["--threads=1"][..]), (several, &["--threads=3"])] {
         let proxy = proxy(&url, args);
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         assert_eq!(client.call("FLUSHALL"), Reply::ok());
         let keys = divided::answers_like_one_server(&binary, proxy.address());
         assert_eq!(client.call("DBSIZE"), keys);
         divided::many_clients_get_their_own_answers(proxy.address());
     }
     for watched in sentinels.all_watched() {
-        let held = Client::connect(watched.server(0).address()).call("DBSIZE");
+        let held = RespClient::connect(watched.server(0).address()).call("DBSIZE");
         assert!(matches!(held, Reply::Integer(1..)), "{held:?}");
     }
 }
@@ -267,7 +267,7 @@ fn waiting_requests_move_to_the_new_primary() {
         "--request-timeout-ms=20s",
     ];
     let served = ServedSentinels::start(&some_server(7), &one(), &args);
-    let mut clients: Vec<Client> = (0..6).map(|_| served.client()).collect();
+    let mut clients: Vec<RespClient> = (0..6).map(|_| served.client()).collect();
     for client in &mut clients {
         assert_eq!(client.call("SET count 0"), Reply::ok());
     }
@@ -279,7 +279,7 @@ fn waiting_requests_move_to_the_new_primary() {
         client.send(&words("INCR count"));
     }
     served.other_primary(0, before);
-    let mut counts: Vec<Reply> = clients.iter_mut().map(Client::reply).collect();
+    let mut counts: Vec<Reply> = clients.iter_mut().map(RespClient::reply).collect();
     counts.sort_by_key(|count| format!("{count:?}"));
     let expected: Vec<Reply> = (1..=6).map(Reply::Integer).collect();
     assert_eq!(counts, expected);
@@ -430,7 +430,7 @@ fn failover_of_one_primary_leaves_the_other() {
     let mut client = served.client();
     let held_by = |watched: usize, key: &str| {
         let address = served.sentinels.watched(watched).server(0).address();
-        Client::connect(address).call(&format!("EXISTS {key}")) == Reply::Integer(1)
+        RespClient::connect(address).call(&format!("EXISTS {key}")) == Reply::Integer(1)
     };
     let mut keys = [None, None];
     for number in 0..64 {
@@ -446,7 +446,7 @@ fn failover_of_one_primary_leaves_the_other() {
     // A write without a replica would be lost.
     let replica = served.sentinels.watched(0).server(1).address();
     wait_until("the replica has the value", SOON, || {
-        Client::connect(replica).call(&format!("GET {lost}")) == Reply::bulk("0")
+        RespClient::connect(replica).call(&format!("GET {lost}")) == Reply::bulk("0")
     });
     served.sentinels.watched(0).server(0).kill9();
     for value in 1.. {
@@ -474,7 +474,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
     let unused = SocketAddr::from(([127, 0, 0, 1], unused.port));
     let seeds = [unused, sentinels.sentinel(1).address()];
     let proxy = proxy(&url(&sentinels, &seeds, &settings), &["--threads=2"]);
-    let mut client = Client::connect(proxy.address());
+    let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET key 1"), Reply::ok());
     // No seed is left. The others were learned of.
     let learned = sentinels.sentinel(0).address().to_string();
@@ -488,7 +488,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
     other.unwrap_or_else(|error| panic!("{error}"));
     wait_until("the new primary is written to", SOON, || {
         client.call("INCR key").error().is_none()
-            && Client::connect(sentinels.watched(0).server(1).address()).call("GET key")
+            && RespClient::connect(sentinels.watched(0).server(1).address()).call("GET key")
                 == client.call("GET key")
     });
     // The second Sentinel is back, and the others end.
@@ -530,7 +530,7 @@ fn sentinel_and_server_passwords_stay_secret() {
     let right = url(&served.sentinels, &seeds, &settings);
     let wrong = right.replace("=of-sentinels", "=of-servers");
     let refused = proxy(&wrong, &["--threads=1", "--request-timeout-ms=500"]);
-    let reply = Client::connect(refused.address()).call("GET key");
+    let reply = RespClient::connect(refused.address()).call("GET key");
     let error = reply.error().unwrap_or_default();
     assert!(is_not_executed(error), "{reply:?}");
     assert!(refused.log().contains("WRONGPASS"), "{}", refused.log());
@@ -581,7 +581,7 @@ fn sentinel_error_reaches_the_client_with_the_name() {
         ),
     ] {
         let proxy = proxy(url, &args);
-        let mut client = Client::connect(proxy.address());
+        let mut client = RespClient::connect(proxy.address());
         // Of another one with which all is well the keys are answered.
         let asked = |key: &String| client.call(key).error().map(str::to_owned);
         let errors: Vec<String> = keys.iter().filter_map(asked).collect();

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use respool_protocol::commands::{Answer, CommandId, KeyFlags, Spread, all, id};
-use respool_testkit::client::{Client, Reply, pipelined, request, text, texts, words};
+use respool_testkit::client::{Reply, RespClient, pipelined, request, text, texts, words};
 use respool_testkit::counting::{AllowedFailures, counted};
 use respool_testkit::servers::{self, Flavour, Proxy, ServerProcess, any_server, installed};
 use respool_testkit::time::{Watch, wait_until};
@@ -67,12 +67,12 @@ impl ThreeShards {
         self.proxy.address()
     }
 
-    fn client(&self) -> Client {
-        Client::connect(self.address())
+    fn client(&self) -> RespClient {
+        RespClient::connect(self.address())
     }
 
     fn keys_of(&self, server: usize) -> BTreeSet<String> {
-        let keys = Client::connect(self.servers[server].address()).call("KEYS *");
+        let keys = RespClient::connect(self.servers[server].address()).call("KEYS *");
         texts(&keys).into_iter().collect()
     }
 
@@ -355,7 +355,7 @@ fn atomic_request_runs_where_its_keys_are_or_fails() {
     assert_eq!(client.call("CLIENT SETNAME me"), Reply::ok());
     assert_eq!(client.call("CLIENT GETNAME"), Reply::bulk("me"));
     for server in &shards.servers {
-        let list = text(&Client::connect(server.address()).call("CLIENT LIST"));
+        let list = text(&RespClient::connect(server.address()).call("CLIENT LIST"));
         assert!(!list.contains("name=me"), "{list}");
     }
 }
@@ -414,7 +414,7 @@ fn a_value_of_any_size_goes_to_its_server() {
         assert_eq!(client.exchange(set, 1), [Reply::ok()]);
     }
     for (server, key) in keys.iter().enumerate() {
-        let mut direct = Client::connect(shards.servers[server].address());
+        let mut direct = RespClient::connect(shards.servers[server].address());
         assert_eq!(direct.call(&format!("GET {key}")), Reply::bulk(value(key)));
     }
     let values = keys.iter().map(|key| Reply::bulk(value(key))).collect();
@@ -831,7 +831,7 @@ fn draining_link_keeps_the_request_order() {
 fn partly_refused_write_says_what_was_done() {
     let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
-    let mut full = Client::connect(shards.servers[1].address());
+    let mut full = RespClient::connect(shards.servers[1].address());
     assert_eq!(full.call("CONFIG SET maxmemory 1"), Reply::ok());
     let mut client = shards.client();
     let reply = client.call(&format!("MSET {} 1 {} 1", keys[0], keys[1]));
@@ -844,7 +844,7 @@ fn partly_refused_write_says_what_was_done() {
     // A CONFIG SET that all servers refused has no effect.
     for server in &shards.servers {
         assert_eq!(
-            Client::connect(server.address()).call("CONFIG SET maxmemory 1"),
+            RespClient::connect(server.address()).call("CONFIG SET maxmemory 1"),
             Reply::ok()
         );
     }
@@ -932,7 +932,7 @@ fn session_state_holds_at_every_shard() {
             Reply::Integer(1),
             "not the string of database 0"
         );
-        let mut direct = Client::connect(shards.servers[server].address());
+        let mut direct = RespClient::connect(shards.servers[server].address());
         assert_eq!(
             direct.call(&format!("TYPE {key}")),
             Reply::Simple("string".into())
@@ -975,10 +975,10 @@ fn info_is_that_of_all_servers_together_and_of_each() {
         let mut shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         shards.a_key_each();
         let mut client = shards.client();
-        let mut direct: Vec<Client> = shards
+        let mut direct: Vec<RespClient> = shards
             .servers
             .iter()
-            .map(|server| Client::connect(server.address()))
+            .map(|server| RespClient::connect(server.address()))
             .collect();
         for (server, one) in direct.iter_mut().enumerate() {
             for _ in 0..=server * 10 {
@@ -1104,7 +1104,7 @@ fn script_kill_finds_the_shard_of_the_script() {
     for binary in installed() {
         let shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         for server in &shards.servers {
-            Client::connect(server.address()).call("CONFIG SET lua-time-limit 20");
+            RespClient::connect(server.address()).call("CONFIG SET lua-time-limit 20");
         }
         let keys = shards.a_key_each();
         let mut killer = shards.client();
@@ -1158,7 +1158,7 @@ fn script_kill_waits_until_its_server_answers() {
         &["--threads=1", "--connect-timeout-ms=300"],
     );
     for server in &shards.servers {
-        Client::connect(server.address()).call("CONFIG SET lua-time-limit 1500");
+        RespClient::connect(server.address()).call("CONFIG SET lua-time-limit 1500");
     }
     let keys = shards.a_key_each();
     let (mut caught, mut killer) = (shards.client(), shards.client());
@@ -1223,12 +1223,12 @@ fn every_command_goes_where_the_table_says() {
     for binary in installed() {
         let shards = ThreeShards::of(&binary, "", &["--threads=1"]);
         let keys = shards.a_key_each();
-        let mut direct: Vec<Client> = shards
+        let mut direct: Vec<RespClient> = shards
             .servers
             .iter()
-            .map(|server| Client::connect(server.address()))
+            .map(|server| RespClient::connect(server.address()))
             .collect();
-        let told = |direct: &mut [Client], name: &str| -> Vec<u64> {
+        let told = |direct: &mut [RespClient], name: &str| -> Vec<u64> {
             let times = direct.iter_mut().map(|one| times_told(one, name));
             times.collect()
         };
@@ -1299,7 +1299,7 @@ fn every_command_goes_where_the_table_says() {
 
 /// How often a server got this command, refused ones included. For a container without a subcommand
 /// of its own it counts the error alone.
-fn times_told(server: &mut Client, name: &str) -> u64 {
+fn times_told(server: &mut RespClient, name: &str) -> u64 {
     let info = text(&server.call("INFO everything"));
     let container = name.split('|').next().unwrap_or_default();
     let number = |line: &str, field: &str| {
@@ -1420,7 +1420,7 @@ fn absent_shard_does_not_lock_clients_out() {
             assert!(text.contains("NOTBUSY"), "{nothing_runs:?}");
             let server = &shards.servers[away];
             let lost = keys.iter().find(|key| {
-                let mut client = Client::connect(server.address());
+                let mut client = RespClient::connect(server.address());
                 assert_eq!(client.call("AUTH secret"), Reply::ok());
                 client.call(&format!("EXISTS {key}")) == Reply::Integer(1)
             });

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_protocol::slot::{SLOTS, hash_slot};
-use respool_testkit::client::{Client, Reply, pipelined, text};
+use respool_testkit::client::{Reply, RespClient, pipelined, text};
 use respool_testkit::time::wait_until;
 use respool_testkit::topologies::ClusterSettings;
 
@@ -30,7 +30,7 @@ fn start(binary: &Path) -> Served {
 fn give_up(served: &Served, nodes: &[usize], slot: u16) {
     let assigned = format!("cluster_slots_assigned:{}", SLOTS - 1);
     let has_given_up = |node: usize| {
-        let mut node = Client::connect(served.cluster.node(node).address());
+        let mut node = RespClient::connect(served.cluster.node(node).address());
         text(&node.call("CLUSTER INFO")).contains(&assigned)
     };
     wait_until("no node owns the slot", SOON, || {
@@ -112,7 +112,7 @@ fn request_for_an_uncovered_slot_fails_at_once() {
 }
 
 /// CLUSTER INFO, SLOTS and NODES, as a node says it of which none needs an owner of every slot.
-fn nodes_are_shown_without(client: &mut Client, slot: u16) {
+fn nodes_are_shown_without(client: &mut RespClient, slot: u16) {
     let info = text(&client.call("CLUSTER INFO"));
     for field in [
         "cluster_state:ok".to_owned(),
@@ -167,7 +167,7 @@ fn channel_of_an_uncovered_slot_is_refused() {
     let served = start(&some_server_with_them());
     let name = key_in(|slot| served.cluster.share(1).contains(&slot), 0);
     let slot = hash_slot(name.as_bytes());
-    let subscribed = |client: &mut Client| client.call(&format!("SSUBSCRIBE {name}"));
+    let subscribed = |client: &mut RespClient| client.call(&format!("SSUBSCRIBE {name}"));
     let (mut member, mut late) = (served.client(), served.client());
     assert!(subscribed(&mut member).error().is_none());
     give_up(&served, &[1, 0, 2], slot);
