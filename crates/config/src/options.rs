@@ -56,6 +56,8 @@ pub struct Opt {
     pub per_pool: bool,
     /// The effect of a reload on a changed value.
     pub at_reload: AtReload,
+    /// Whether it is about listeners, their clients or the process: an embedded client has none.
+    pub of_program: bool,
 }
 
 /// The effect of a reload of the configuration on an option with another value.
@@ -192,6 +194,7 @@ const OPTION: Opt = Opt {
     secret: false,
     per_pool: false,
     at_reload: AtReload::Restart,
+    of_program: false,
 };
 
 /// Every option, in the order of the headings and of the help.

@@ -352,6 +352,8 @@ struct Wanted {
     refused: BTreeSet<usize>,
     /// Whether a reload has changed the passwords in effect, and with them the next time to wake.
     is_reloaded: bool,
+    /// Whether the thread shall end.
+    is_ended: bool,
 }
 
 impl Rereader {
@@ -389,6 +391,12 @@ impl Rereader {
         self.0.is_wanted.notify_one();
     }
 
+    /// Ends the thread, once it does not read. Returns at once.
+    pub fn stop(&self) {
+        lock(&self.0.wanted).is_ended = true;
+        self.0.is_wanted.notify_one();
+    }
+
     /// Starts the thread, which sends each new password to `workers` and new certificates to
     /// `updates`. Without a file or command it is not needed, and a thread that runs already stays.
     ///
@@ -405,6 +413,9 @@ impl Rereader {
             loop {
                 let limit = rereader.in_effect().pause(Instant::now());
                 let wanted = rereader.wait(limit);
+                if wanted.is_ended {
+                    return;
+                }
                 let mut in_effect = rereader.in_effect();
                 in_effect.tls.look(&updates, Instant::now());
                 *lock(&rereader.0.expiries) = in_effect.tls.expiries();

@@ -13,7 +13,7 @@ pub(crate) enum Layer {
     File,
     /// The environment.
     Environment,
-    /// The command line.
+    /// The command line, or the code of a program.
     Arguments,
 }
 
@@ -35,6 +35,8 @@ pub enum ConfigPlace {
     Environment(&'static str),
     /// The command line.
     Arguments,
+    /// A call in the code of a program with an embedded client.
+    Code,
 }
 
 impl ConfigPlace {
@@ -44,7 +46,7 @@ impl ConfigPlace {
             ConfigPlace::Default => Layer::Default,
             ConfigPlace::File { .. } => Layer::File,
             ConfigPlace::Environment(_) => Layer::Environment,
-            ConfigPlace::Arguments => Layer::Arguments,
+            ConfigPlace::Arguments | ConfigPlace::Code => Layer::Arguments,
         }
     }
 }
@@ -58,6 +60,7 @@ impl fmt::Display for ConfigPlace {
             }
             ConfigPlace::Environment(variable) => f.write_str(variable),
             ConfigPlace::Arguments => f.write_str("command line"),
+            ConfigPlace::Code => f.write_str("code"),
         }
     }
 }
@@ -79,7 +82,7 @@ impl Problem {
             ConfigPlace::File { .. } => format!("{name}: {what}"),
             // The place shows the name of the variable, which says enough.
             ConfigPlace::Environment(_) => what.to_string(),
-            ConfigPlace::Default => format!("{name}: {what}"),
+            ConfigPlace::Default | ConfigPlace::Code => format!("{name}: {what}"),
         };
         Problem {
             place: place.clone(),
@@ -115,7 +118,9 @@ impl Problem {
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            ConfigPlace::Arguments | ConfigPlace::Default => f.write_str(&self.text),
+            ConfigPlace::Arguments | ConfigPlace::Code | ConfigPlace::Default => {
+                f.write_str(&self.text)
+            }
             place => write!(f, "{place}: {}", self.text),
         }
     }

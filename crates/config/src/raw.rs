@@ -9,7 +9,7 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use crate::options::{
-    OPTIONS, Opt, OptionKind, both_names, find, find_by_any_name, renamed_notice,
+    OPTIONS, Opt, OptionKind, both_names, find, find_by_any_name, renamed_notice, value_by_name,
 };
 use crate::pools::PoolTable;
 use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
@@ -54,12 +54,42 @@ impl RawConfig {
     /// Adds one option of the command line. Of an option with one value the last one counts, so
     /// that a user can overrule the options of a script.
     pub fn add_argument(&mut self, option: &'static Opt, name: &'static str, text: String) {
-        let place = ConfigPlace::Arguments;
+        self.add_text(option, name, text, ConfigPlace::Arguments);
+    }
+
+    /// Adds one option that the code of a program gives to its embedded client. An unknown name is
+    /// a problem, and so is an option of the program respool alone.
+    pub fn add_code(&mut self, name: &str, text: &str) {
+        let place = ConfigPlace::Code;
+        let Some((option, name)) = find_by_any_name(name) else {
+            let known = OPTIONS.iter().filter(|option| !option.of_program);
+            let what = match did_you_mean(name, known.map(|option| option.name)) {
+                Some(meant) => {
+                    format!("unknown option `{}`: did you mean `{meant}`?", shown(name))
+                }
+                None => format!("unknown option `{}`", shown(name)),
+            };
+            return self.problems.push(Problem::at(place, what));
+        };
+        if option.of_program {
+            let what = "is an option of the program respool: a client has no use for it";
+            return self.problems.push(Problem::of_option(name, &place, what));
+        }
+        match value_by_name(name, text.to_owned()) {
+            Ok(text) => self.add_text(option, name, text, place),
+            Err(wrong) => self.problems.push(Problem::of_option(name, &place, wrong)),
+        }
+    }
+
+    fn add_text(
+        &mut self,
+        option: &'static Opt,
+        name: &'static str,
+        text: String,
+        place: ConfigPlace,
+    ) {
         self.check_name(option, name, &place);
-        let mut earlier = self
-            .given
-            .iter_mut()
-            .filter(|given| given.place == ConfigPlace::Arguments);
+        let mut earlier = self.given.iter_mut().filter(|given| given.place == place);
         let text = (text, place.clone());
         match earlier.find(|given| given.option.name == option.name) {
             Some(given) if matches!(option.kind, OptionKind::List { .. }) => given.texts.push(text),

@@ -29,6 +29,7 @@ pub(super) const PASSWORD: Opt = Opt {
     variable: Some("RESPOOL_PASSWORD"),
     secret: true,
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 
@@ -54,6 +55,7 @@ pub(super) const PASSWORD_FILE: Opt = Opt {
            configuration reads the file again. Sessions that have authenticated stay.",
     example: "/run/credentials/respool/password",
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 
@@ -76,6 +78,7 @@ pub(super) const SOCKET_MODE: Opt = Opt {
            socket a group and the mode 0660, or put it into a directory that only its clients may \
            enter.",
     example: "0660",
+    of_program: true,
     ..OPTION
 };
 
@@ -94,6 +97,7 @@ pub(super) const SOCKET_OWNER: Opt = Opt {
     brief: "The owner of respool's Unix sockets: the name or number of a user",
     more: "Only root may give a socket to another user.",
     example: "root",
+    of_program: true,
     ..OPTION
 };
 
@@ -112,6 +116,7 @@ pub(super) const SOCKET_GROUP: Opt = Opt {
     brief: "The group of respool's Unix sockets: its name or number",
     more: "Without root, respool may give them to groups that it belongs to.",
     example: "root",
+    of_program: true,
     ..OPTION
 };
 
@@ -136,6 +141,7 @@ pub(super) const USER: Opt = Opt {
     example: "alice:a-long-one",
     secret: true,
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 

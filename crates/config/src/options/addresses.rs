@@ -28,6 +28,7 @@ pub(super) const LISTEN: Opt = Opt {
            it: set a password before listening on more than this machine.",
     example: "0.0.0.0:6380",
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 
@@ -112,6 +113,7 @@ pub(super) const POOL: Opt = Opt {
            also the users of respool.",
     example: "pages=127.0.0.1:6381=redis://10.0.0.8",
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 
@@ -135,6 +137,7 @@ pub(super) const ANNOUNCE: Opt = Opt {
     example: "cache.example:6380",
     per_pool: true,
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 
@@ -164,6 +167,7 @@ pub(super) const CLUSTER_SHOWS: Opt = Opt {
            HELLO and CLUSTER say the same.",
     example: "server",
     per_pool: true,
+    of_program: true,
     ..OPTION
 };
 
@@ -227,6 +231,7 @@ pub(super) const THREADS: Opt = Opt {
            server, so fewer workers make larger batches. One worker is enough until its core is \
            busy, and it leaves the other cores to the server.",
     example: "1",
+    of_program: true,
     ..OPTION
 };
 
@@ -252,5 +257,6 @@ pub(super) const CONTROL_SOCKET: Opt = Opt {
     more: "Only the user of respool and root may connect: the socket has the mode 0600. Without \
            this option there is no such socket, and SIGHUP alone reloads the configuration.",
     example: "/run/respool/control.sock",
+    of_program: true,
     ..OPTION
 };

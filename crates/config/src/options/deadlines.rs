@@ -202,6 +202,7 @@ pub(super) const SESSION_IDLE_MS: Opt = Opt {
     more: "A session with an incomplete request is closed, too, once it sends nothing for as long.",
     example: "1h",
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 
@@ -217,6 +218,7 @@ pub(super) const AUTHENTICATE_TIMEOUT_MS: Opt = Opt {
            requires a password. respool looks at the time at least once a second.",
     example: "10s",
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };
 
@@ -234,5 +236,6 @@ pub(super) const DRAIN_TIMEOUT_MS: Opt = Opt {
            with state at its servers are closed after this time, too.",
     example: "30s",
     at_reload: AtReload::Applies,
+    of_program: true,
     ..OPTION
 };

@@ -30,6 +30,7 @@ pub(super) const LOG_FORMAT: Opt = Opt {
     brief: "Lines for people, or one JSON object a line",
     more: "",
     example: "json",
+    of_program: true,
     ..OPTION
 };
 
@@ -50,6 +51,7 @@ pub(super) const LOG_LEVEL: Opt = Opt {
     brief: "The least severe lines: error, warn, info, debug or trace",
     more: "",
     example: "warn",
+    of_program: true,
     ..OPTION
 };
 

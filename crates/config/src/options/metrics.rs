@@ -30,6 +30,7 @@ pub(super) const METRICS_LISTEN: Opt = Opt {
            system has the mode and the owner of the other listeners. With this option, each worker \
            asks each server for INFO cpu every 5 seconds.",
     example: "127.0.0.1:9380",
+    of_program: true,
     ..OPTION
 };
 
@@ -42,5 +43,6 @@ pub(super) const READY_REQUIRES_SERVER: Opt = Opt {
            stay in service meanwhile. A pool with prefixes needs a server for each of them.",
     example: "false",
     per_pool: true,
+    of_program: true,
     ..OPTION
 };

@@ -15,6 +15,7 @@ pub(super) const SPAWN: Opt = Opt {
            lost, so respool says that in the log and ends too, with exit code 1. Excludes \
            --backend.",
     example: "true",
+    of_program: true,
     ..OPTION
 };
 
@@ -38,6 +39,7 @@ pub(super) const SPAWN_PROGRAM: Opt = Opt {
     brief: "The server to start, if PATH has none or the wrong one",
     more: "The path of a redis-server or valkey-server, or a name to look up in PATH.",
     example: "/opt/valkey/bin/valkey-server",
+    of_program: true,
     ..OPTION
 };
 
@@ -56,5 +58,6 @@ pub(super) const SPAWN_MEMORY_BYTES: Opt = Opt {
     more: "At the limit, the server evicts the keys that were used least recently (maxmemory with \
            allkeys-lru).",
     example: "1GiB",
+    of_program: true,
     ..OPTION
 };

@@ -63,6 +63,7 @@ pub(super) const TLS_LISTEN: Opt = Opt {
            listen, or in its place. In --pool, `tls:` in front of an address of LISTEN says the \
            same.",
     example: "0.0.0.0:6390",
+    of_program: true,
     ..OPTION
 };
 
@@ -87,6 +88,7 @@ pub(super) const TLS_CERT: Opt = Opt {
            connections get them. Connections that are up stay. A certificate that does not fit \
            its key changes nothing, and the log says so.",
     example: "/etc/respool/tls/tls.crt",
+    of_program: true,
     ..OPTION
 };
 
@@ -107,6 +109,7 @@ pub(super) const TLS_KEY: Opt = Opt {
     more: "A file in PEM format, without a passphrase. Other users of the machine must not be \
            able to read it.",
     example: "/etc/respool/tls/tls.key",
+    of_program: true,
     ..OPTION
 };
 
@@ -126,6 +129,7 @@ pub(super) const TLS_CA: Opt = Opt {
     brief: "The CAs that sign certificates of clients",
     more: "A file in PEM format with one certificate or several. It needs tls-client-auth.",
     example: "/etc/respool/tls/client-ca.crt",
+    of_program: true,
     ..OPTION
 };
 
@@ -148,6 +152,7 @@ pub(super) const TLS_CLIENT_AUTH: Opt = Opt {
            client is accepted. In both cases a certificate that tls-ca has not signed is refused. \
            A certificate is no login: passwords and users hold as without TLS.",
     example: "required",
+    of_program: true,
     ..OPTION
 };
 
@@ -168,6 +173,7 @@ pub(super) const TLS_MIN_VERSION: Opt = Opt {
     brief: "The oldest version of TLS that clients may use",
     more: "Older versions than 1.2 are not supported.",
     example: "1.3",
+    of_program: true,
     ..OPTION
 };
 
