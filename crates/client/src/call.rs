@@ -10,7 +10,7 @@ use respool_protocol::commands::{self, Answer};
 use respool_protocol::encode;
 use respool_protocol::reply::{ReplyScanner, Scanned};
 
-use crate::SharedClient;
+use crate::Client;
 use crate::error::CallError;
 use crate::sessions::Sessions;
 
@@ -90,7 +90,8 @@ impl Call {
         }
     }
 
-    /// Writes and reads as far as it goes, before a wait. Returns the outcome of the call once it is there.
+    /// Writes and reads as far as it goes, before a wait. Returns the outcome of the call once it is
+    /// there.
     fn step(&mut self, sessions: &Sessions) -> Option<Result<Vec<u8>, CallError>> {
         let session = self.session.as_ref()?;
         if self.written < self.request.len() {
@@ -163,16 +164,16 @@ fn check<A: AsRef<[u8]>>(args: &[A]) -> Result<(), CallError> {
     }
 }
 
-/// The future of a call: see [`SharedClient::ask`].
+/// The future of a call: see [`Client::ask`].
 #[must_use = "a future that is not awaited takes its request back"]
 pub struct PendingCall {
     /// `Err`: the call failed before it began. `None`: the outcome was returned.
     call: Option<Result<Call, CallError>>,
-    client: SharedClient,
+    client: Client,
 }
 
 impl PendingCall {
-    pub(crate) fn new(mut call: Result<Call, CallError>, client: SharedClient) -> PendingCall {
+    pub(crate) fn new(mut call: Result<Call, CallError>, client: Client) -> PendingCall {
         if let Ok(call) = &mut call {
             call.send();
         }

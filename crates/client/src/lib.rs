@@ -10,11 +10,18 @@
 //!   task   ─┘                                      └─ server
 //! ```
 //!
-//! - [`SharedClient::call`] blocks until the reply is there.
-//! - [`SharedClient::ask`] is a future for any executor.
-//! - [`SharedClient::session`] is for requests that stay in order without waiting for each other,
+//! ```no_run
+//! let client = respool_client::Client::open("redis://127.0.0.1:6379")?;
+//! client.call(&["SET", "key", "value"])?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! - [`Client::open`] takes a URL, and [`Client::options`] options of respool.
+//! - [`Client::call`] blocks until the reply is there.
+//! - [`Client::ask`] is a future for any executor.
+//! - [`Client::session`] is for requests that stay in order without waiting for each other,
 //!   for transactions that watch keys, blocking commands and subscriptions.
-//! - [`SharedClient::within`] limits the time of calls. A call that is out of time is taken back if
+//! - [`Client::within`] limits the time of calls. A call that is out of time is taken back if
 //!   it has not left, and so is the request of a future that is dropped.
 //! - [`CallError`] says whether a failed request may have been executed.
 //!
@@ -26,18 +33,22 @@
 
 mod call;
 mod error;
+mod open;
 mod session;
 mod sessions;
 
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use respool_config::passwords::Rereader;
 use respool_driver::tls::ServerTls;
 use respool_driver::{Notify, Running, Setup, StartError};
 use respool_engine::settings::Settings;
 
 pub use call::PendingCall;
 pub use error::CallError;
+pub use open::{ClientOptions, OpenError};
 pub use session::OrderedSession;
 
 use crate::call::Call;
@@ -49,39 +60,25 @@ const END_WAIT: Duration = Duration::from_secs(1);
 /// A client. Its clones and sessions share connections. The last of them ends them when it is
 /// dropped, which takes up to a second while requests wait for their servers.
 #[derive(Clone)]
-pub struct SharedClient(Arc<Core>);
+pub struct Client(Arc<Core>);
 
 /// The part that all clones share.
 pub(crate) struct Core {
     sessions: Sessions,
     /// `None` while it ends.
     running: Option<Running>,
+    /// The thread that reads passwords and certificates again.
+    rereader: Rereader,
 }
 
-impl Drop for Core {
-    fn drop(&mut self) {
-        if let Some(running) = self.running.take() {
-            self.sessions.clear();
-            running.drain();
-            running.join(END_WAIT);
-        }
-    }
-}
-
-impl SharedClient {
-    /// Starts a client. Calls may begin before its connections are up.
-    ///
-    /// `pool_tls`: TLS of the servers of each pool of the settings; no item: plain. `notify` gets
-    /// events for the operator, on the client's thread or on that of a caller. It must not call the
-    /// client.
-    ///
-    /// # Errors
-    /// The system refuses a thread or a descriptor.
-    pub fn start(
+impl Core {
+    /// Starts the worker. `rereader` is not started.
+    fn start(
         settings: Arc<Settings>,
         pool_tls: Vec<Option<ServerTls>>,
         notify: Notify,
-    ) -> Result<SharedClient, StartError> {
+        rereader: Rereader,
+    ) -> Result<Core, StartError> {
         let setup = Setup {
             listeners: Vec::new(),
             pool_tls,
@@ -94,10 +91,87 @@ impl SharedClient {
         };
         let running = respool_driver::start(setup, notify)?;
         let callers = running.callers().expect("the set-up serves callers");
-        Ok(SharedClient(Arc::new(Core {
+        Ok(Core {
             sessions: Sessions::new(callers),
             running: Some(running),
-        })))
+            rereader,
+        })
+    }
+
+    /// Starts the thread that reads passwords and certificates again, if there are any in files.
+    fn read_again(&self) -> io::Result<()> {
+        match &self.running {
+            Some(running) => self.rereader.start(running.passwords(), running.tls()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.rereader.stop();
+        if let Some(running) = self.running.take() {
+            self.sessions.clear();
+            running.drain();
+            running.join(END_WAIT);
+        }
+    }
+}
+
+impl Client {
+    /// Opens a client of the servers that a URL names. Calls may begin before its connections are
+    /// up.
+    ///
+    /// | URL | servers |
+    /// |---|---|
+    /// | `redis://[USER:PASSWORD@]HOST[:PORT][/DB]` | one |
+    /// | `unix://[USER:PASSWORD@]/path[?db=N]` | one, by its socket |
+    /// | `redis-sharded://HOST:PORT,HOST:PORT/DB?PARAMETERS` | several, which divide the keys |
+    /// | `redis-cluster://HOST:PORT,HOST:PORT` | a Cluster, by some of its nodes |
+    /// | `redis-sentinel://HOST:PORT,HOST:PORT/NAME/DB` | the primary that Sentinels name |
+    ///
+    /// `rediss` in place of `redis` means TLS. The option `backend` of respool has the details.
+    ///
+    /// Files with passwords and certificates are read first. A command that prints a password may
+    /// take 10 seconds.
+    ///
+    /// # Errors
+    /// See [`OpenError`]. Servers that cannot be reached are no error: calls fail until they can.
+    pub fn open(url: &str) -> Result<Client, OpenError> {
+        Client::options().open(url)
+    }
+
+    /// Options of a client, by their names in the configuration of respool.
+    ///
+    /// ```no_run
+    /// let client = respool_client::Client::options()
+    ///     .set("request-timeout-ms", "2s")
+    ///     .set("server-tls-ca", "/etc/ssl/own.crt")
+    ///     .open("rediss-cluster://10.0.0.1,10.0.0.2")?;
+    /// # Ok::<(), respool_client::OpenError>(())
+    /// ```
+    ///
+    /// Options about listeners, clients of respool, and its process are refused.
+    pub fn options() -> ClientOptions {
+        ClientOptions::default()
+    }
+
+    /// Starts a client with settings that the caller has made. Calls may begin before its
+    /// connections are up.
+    ///
+    /// `pool_tls`: TLS of the servers of each pool of the settings; no item: plain. `notify` gets
+    /// events for the operator, on the client's thread or on that of a caller. It must not call the
+    /// client.
+    ///
+    /// # Errors
+    /// The system refuses a thread or a descriptor.
+    pub fn start(
+        settings: Arc<Settings>,
+        pool_tls: Vec<Option<ServerTls>>,
+        notify: Notify,
+    ) -> Result<Client, StartError> {
+        let core = Core::start(settings, pool_tls, notify, Rereader::default())?;
+        Ok(Client(Arc::new(core)))
     }
 
     /// Sends a request and blocks until its reply has come. The reply is in the protocol of Redis
@@ -137,12 +211,12 @@ impl SharedClient {
 /// A client with a limit on the time of each call.
 #[derive(Clone)]
 pub struct LimitedClient {
-    client: SharedClient,
+    client: Client,
     limit: Duration,
 }
 
 impl LimitedClient {
-    /// As [`SharedClient::call`]. At the limit the request is taken back if it has not left.
+    /// As [`Client::call`]. At the limit the request is taken back if it has not left.
     ///
     /// # Errors
     /// See [`CallError`]. At the limit it is [`CallError::NotSent`] or [`CallError::Unknown`].

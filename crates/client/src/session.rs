@@ -229,7 +229,7 @@ impl OrderedSession {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SharedClient;
+    use crate::Client;
     use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
     use respool_testkit::servers::{ServerProcess, any_server};
 
@@ -243,7 +243,7 @@ mod tests {
             pools: vec![PoolSettings::new("default", PoolKind::Single(at))],
             ..Settings::default()
         };
-        let client = SharedClient::start(Arc::new(settings), Vec::new(), Arc::new(|_| {}));
+        let client = Client::start(Arc::new(settings), Vec::new(), Arc::new(|_| {}));
         let mut session = client.expect("the client starts").session();
         let value = "v".repeat(10_000);
         session.call(&["SET", "k", &value]).unwrap();

@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_client::{CallError, SharedClient};
+use respool_client::{CallError, Client};
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_testkit::servers::{ServerProcess, any_server};
 
@@ -29,12 +29,11 @@ fn settings_for(server: SocketAddr) -> Settings {
     }
 }
 
-fn client_with(settings: Settings) -> SharedClient {
-    SharedClient::start(Arc::new(settings), Vec::new(), Arc::new(|_| {}))
-        .expect("the client starts")
+fn client_with(settings: Settings) -> Client {
+    Client::start(Arc::new(settings), Vec::new(), Arc::new(|_| {})).expect("the client starts")
 }
 
-fn client(server: &ServerProcess) -> SharedClient {
+fn client(server: &ServerProcess) -> Client {
     client_with(settings_for(server.address()))
 }
 

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Wake};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use respool_client::{CallError, OrderedSession, SharedClient};
+use respool_client::{CallError, Client, OrderedSession};
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_testkit::servers::{ServerProcess, any_server};
 use respool_testkit::time::wait_until;
@@ -16,7 +16,7 @@ fn server() -> ServerProcess {
     ServerProcess::start::<&str>(&any_server(), &[]).expect("the server starts")
 }
 
-fn client_with(server: &ServerProcess, change: impl FnOnce(&mut Settings)) -> SharedClient {
+fn client_with(server: &ServerProcess, change: impl FnOnce(&mut Settings)) -> Client {
     let (host, port) = (server.address().ip().to_string(), server.address().port());
     let at = ServerSettings::at(Address::Tcp { host, port });
     let mut settings = Settings {
@@ -24,11 +24,10 @@ fn client_with(server: &ServerProcess, change: impl FnOnce(&mut Settings)) -> Sh
         ..Settings::default()
     };
     change(&mut settings);
-    SharedClient::start(Arc::new(settings), Vec::new(), Arc::new(|_| {}))
-        .expect("the client starts")
+    Client::start(Arc::new(settings), Vec::new(), Arc::new(|_| {})).expect("the client starts")
 }
 
-fn client(server: &ServerProcess) -> SharedClient {
+fn client(server: &ServerProcess) -> Client {
     client_with(server, |_| {})
 }
 
@@ -230,7 +229,7 @@ fn replies_before_a_withdrawal_are_received() {
 }
 
 /// The number of sessions that the engine has.
-fn sessions(client: &SharedClient) -> usize {
+fn sessions(client: &Client) -> usize {
     let info = client.call(&["INFO", "respool"]).expect("INFO is answered");
     let info = String::from_utf8(info).expect("INFO is a text");
     let mut lines = info.lines();
