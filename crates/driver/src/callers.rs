@@ -336,8 +336,11 @@ impl CallerSession {
     pub fn wait(&self, deadline: Option<Instant>) -> bool {
         let (pipe, queue) = (&self.0, &self.0.queue);
         let is_ready = || lock(&pipe.state).is_ready();
-        if queue.helm.is_free() && queue.helm.lead(deadline, is_ready) && queue.needs_worker() {
-            queue.helm.call_back();
+        if queue.helm.is_free() {
+            queue.helm.lead(deadline, is_ready);
+            if queue.needs_worker() {
+                queue.helm.call_back();
+            }
         }
         loop {
             let mut state = lock(&pipe.state);
@@ -367,7 +370,8 @@ impl CallerSession {
         }
     }
 
-    /// As [`CallerSession::wait`], for a task: the task is woken when it is to poll again.
+    /// As [`CallerSession::wait`], for a task: the task is woken when it is to poll again. Its waker
+    /// must not wait for another call.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let waker = context.waker().clone();
         let mut state = lock(&self.0.state);
@@ -515,7 +519,12 @@ impl Callers {
 
     /// Whether callers come one by one, and none of them waits.
     pub(crate) fn serve_lone_callers(&self) -> bool {
-        self.lone_turns >= LONE_TURNS && self.taken.is_empty() && !self.queue.needs_worker()
+        self.lone_turns >= LONE_TURNS && !self.queue.needs_worker()
+    }
+
+    /// Whether pipes were taken out of the queue and not looked at yet.
+    pub(crate) fn has_taken(&self) -> bool {
+        !self.taken.is_empty()
     }
 
     /// The callers of the last turns do not count as lone any more.

@@ -1,12 +1,13 @@
 //! Turns that a caller takes itself.
 //!
-//! A lone caller that meets the worker's thread waits for the scheduler twice: until the worker
-//! runs, and until it runs itself again. So a worker whose last turns had one caller each stands
-//! aside: it lays its loop down here. The next caller takes it up, and takes turns until its own
-//! reply is there. It calls the worker back if others wait by then.
+//! A call waits for the scheduler twice: until the worker's thread runs, and then until the
+//! caller's thread runs again. So a worker whose last turns had one caller each stands aside: it
+//! puts its loop here and sleeps. The next caller *leads*: it locks the loop and takes turns until
+//! its own reply is there. It calls the worker back if others wait by then.
 //!
-//! A worker that stands aside looks after its sockets once a tick. If no caller has led since the
-//! last one, it stays. A worker with listeners never stands aside.
+//! A worker that stands aside takes its loop back once a tick, also from a caller that leads. It
+//! stands aside again if callers have led since the last tick and none waits. A worker with
+//! listeners never stands aside.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -24,8 +25,11 @@ const STEERED: u32 = 0;
 /// The worker stands aside.
 const ASIDE: u32 = 1;
 
-/// The place where a worker lays its loop down.
+/// The place of a worker's loop while the worker stands aside.
+///
+/// Callers of a crowd read the word at every wait, so it has a cache line without their counters.
 #[derive(Default)]
+#[repr(align(64))]
 pub(crate) struct Helm {
     /// [`STEERED`] or [`ASIDE`]. A worker that stands aside sleeps on it.
     word: AtomicU32,
@@ -67,7 +71,7 @@ impl Helm {
         }
     }
 
-    /// Lays the loop down for at most a tick, unless `is_wanted` then. `None`: a caller has
+    /// Leaves the loop to callers for at most a tick, unless `is_wanted` then. `None`: a caller has
     /// panicked in a turn.
     pub(crate) fn stand_aside(
         &self,
@@ -76,6 +80,7 @@ impl Helm {
     ) -> Option<TakenBack> {
         let led = self.led.load(Ordering::Relaxed);
         let has_ended = false;
+        // Without a lock the loop ends here, and with it the sessions of its callers.
         *self.laid_down.lock().ok()? = Some(LaidDown { worker, has_ended });
         self.word.store(ASIDE, Ordering::Relaxed);
         fence(Ordering::SeqCst);
@@ -86,7 +91,16 @@ impl Helm {
         }
         self.word.store(STEERED, Ordering::Relaxed);
         // It waits for a caller that leads.
-        let LaidDown { worker, has_ended } = self.laid_down.lock().ok()?.take()?;
+        let laid_down = match self.laid_down.lock() {
+            Ok(mut laid_down) => laid_down.take(),
+            // The loop ends, and with it the sessions of its callers.
+            Err(poisoned) => {
+                let broken = poisoned.into_inner().take();
+                drop(broken);
+                None
+            }
+        };
+        let LaidDown { worker, has_ended } = laid_down?;
         let was_led = self.led.load(Ordering::Relaxed) != led;
         Some(TakenBack {
             worker,
@@ -95,24 +109,30 @@ impl Helm {
         })
     }
 
-    /// Takes turns until `is_done`, or until the deadline. Returns whether it has taken any. It
+    /// Takes turns until `is_done`, until the deadline, or until the worker wants its loop back. It
     /// takes none if the worker or another caller has the loop.
-    pub(crate) fn lead(&self, deadline: Option<Instant>, is_done: impl Fn() -> bool) -> bool {
+    pub(crate) fn lead(&self, deadline: Option<Instant>, is_done: impl Fn() -> bool) {
         let Ok(mut laid_down) = self.laid_down.try_lock() else {
-            return false;
+            return;
         };
-        let Some(laid_down) = laid_down.as_mut() else {
-            return false;
+        let Some(LaidDown { worker, has_ended }) = laid_down.as_mut() else {
+            return;
         };
         self.led.fetch_add(1, Ordering::Relaxed);
         let mut tools = TurnTools::of_caller();
-        while !laid_down.has_ended {
-            laid_down.has_ended = !laid_down.worker.take_turn(&mut tools, deadline);
-            if is_done() || deadline.is_some_and(|at| Instant::now() >= at) {
-                break;
-            }
+        // Only a turn brings the reply, so it is not there in the middle of one.
+        while !*has_ended
+            && !is_done()
+            && self.word.load(Ordering::Relaxed) == ASIDE
+            && deadline.is_none_or(|at| Instant::now() < at)
+        {
+            *has_ended = !worker.take_turn(&mut tools, deadline);
         }
-        true
+        let is_busy = *has_ended || worker.is_busy();
+        drop(laid_down);
+        if is_busy {
+            self.call_back();
+        }
     }
 }
 
@@ -207,11 +227,77 @@ mod tests {
         let world = World::new();
         let session = world.open();
         world.stand_aside(&session);
-        let led = world.queue().helm().led.load(Ordering::Relaxed);
-        for _ in 0..100 {
+        let led = || world.queue().helm().led.load(Ordering::Relaxed);
+        let (goal, since) = (led() + 1_000, Instant::now());
+        while led() < goal {
             call(&session);
+            assert!(since.elapsed() < SOON, "callers do not lead");
         }
-        assert!(world.queue().helm().led.load(Ordering::Relaxed) > led + 50);
+    }
+
+    /// A caller with a long wait does not lead for long.
+    #[test]
+    fn worker_takes_its_loop_back_from_a_long_wait() {
+        let world = World::new();
+        let (session, other) = (world.open(), world.open());
+        world.stand_aside(&session);
+        thread::scope(|scope| {
+            let waits = scope.spawn(|| {
+                let blpop = b"*3\r\n$5\r\nBLPOP\r\n$4\r\nlist\r\n$1\r\n0\r\n";
+                session.write_before_wait(blpop);
+                session.wait(Some(Instant::now() + SOON))
+            });
+            wait_until("the worker has its loop", SOON, || {
+                let queue = world.queue();
+                let is_laid_down = queue.helm().laid_down.try_lock();
+                is_laid_down.is_ok_and(|laid_down| laid_down.is_none())
+                    && queue.helm().led.load(Ordering::Relaxed) > 0
+            });
+            call(&other);
+            let rpush = b"*3\r\n$5\r\nRPUSH\r\n$4\r\nlist\r\n$1\r\nx\r\n";
+            other.write(rpush);
+            assert!(waits.join().expect("no panic"));
+        });
+    }
+
+    /// A waker that panics when it is woken.
+    struct Panics;
+
+    impl std::task::Wake for Panics {
+        fn wake(self: Arc<Self>) {
+            panic!("a waker of a caller panics, for this test");
+        }
+    }
+
+    /// A panic in a turn of a caller ends all sessions, so that nobody waits for ever.
+    #[test]
+    fn panic_of_a_caller_that_leads_ends_all_sessions() {
+        let world = World::new();
+        let (session, task, other) = (world.open(), world.open(), world.open());
+        call(&other);
+        let outcome = thread::scope(|scope| {
+            let leads = scope.spawn(|| {
+                // The task counts as waiting, so the worker would not stand aside beside it.
+                world.stand_aside(&session);
+                let queue = world.queue();
+                let waker = Waker::from(Arc::new(Panics));
+                let mut context = Context::from_waker(&waker);
+                let mut laid_down = queue.helm().laid_down.lock().expect("not poisoned");
+                task.write_before_wait(b"*1\r\n$4\r\nPING\r\n");
+                let _ = task.poll(&mut context);
+                let laid_down = laid_down.as_mut().expect("the worker stands aside");
+                let mut tools = TurnTools::of_caller();
+                for _ in 0..100 {
+                    laid_down.worker.take_turn(&mut tools, None);
+                }
+            });
+            leads.join()
+        });
+        assert!(outcome.is_err(), "the waker has panicked in a turn");
+        other.write(b"*1\r\n$4\r\nPING\r\n");
+        assert!(other.wait(Some(Instant::now() + SOON)));
+        let end = other.end().expect("the session has ended");
+        assert_eq!(end.reason, EndReason::WorkerEnded);
     }
 
     /// Callers that come while one leads get their replies, and so does the next lone one.

@@ -209,7 +209,8 @@ pub enum Notice {
     },
 }
 
-/// Handles a [`Notice`]. A worker's thread calls it, so it must be quick.
+/// Handles a [`Notice`]. A worker's thread calls it, or that of a caller that takes a turn. So it
+/// must be quick, and must not wait for a call.
 pub type Notify = Arc<dyn Fn(Notice) + Send + Sync>;
 
 /// Finds the addresses of a host, with this port. It runs on a resolver thread at every attempt to

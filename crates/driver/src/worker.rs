@@ -394,8 +394,13 @@ impl WorkerLoop {
         let may_stand_aside = callers.serve_lone_callers()
             && self.listeners.is_empty()
             && !self.draining
-            && self.engine.deadline().is_none();
+            && !self.is_busy();
         may_stand_aside.then(|| callers.queue().clone())
+    }
+
+    /// Whether the loop has something to do before the next event.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.engine.deadline().is_some() || self.callers.as_ref().is_some_and(Callers::has_taken)
     }
 
     /// Ends the sessions. Returns the number of those with sockets.
