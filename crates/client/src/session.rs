@@ -29,7 +29,8 @@ const DROPPED_BYTES_MIN: usize = 64 << 10;
 /// closed connection. There are three exceptions: a request that waits at the server, such as
 /// BLPOP, waits no longer; requests that CLIENT PAUSE holds, and those of a session beyond
 /// `sessions-max`, are not executed. If the session was the last owner of the client, requests have
-/// one second. [`OrderedSession::withdraw`] takes requests back.
+/// one second, or none if the waker of a task drops it. [`OrderedSession::withdraw`] takes requests
+/// back.
 pub struct OrderedSession {
     session: CallerSession,
     /// Bytes of replies. Those before `at` were received.
@@ -99,13 +100,17 @@ impl OrderedSession {
                 return Err(CallError::unwritten(end));
             }
             // The engine takes no request of a session that does not read its replies.
-            self.session.wait(None);
-            if self.read()
-                && let Some(task) = self.task.take()
-            {
-                // It waited for the pipe, and the reply is here now.
-                task.wake();
-            }
+            self.wait();
+            self.read();
+        }
+    }
+
+    /// Blocks until there is something to read, room to write or an end. A task that waits for that
+    /// has to poll again.
+    fn wait(&mut self) {
+        self.session.wait(None);
+        if let Some(task) = self.task.take() {
+            task.wake();
         }
     }
 
@@ -183,7 +188,7 @@ impl OrderedSession {
     pub fn withdraw(&mut self) {
         self.session.withdraw();
         while self.session.end().is_none() {
-            self.session.wait(None);
+            self.wait();
         }
     }
 

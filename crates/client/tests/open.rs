@@ -263,7 +263,8 @@ fn password_is_read_again_from_its_file() {
     // The links of the client end, and have to log in again.
     let ended = observer.call("CLIENT KILL TYPE normal");
     assert!(matches!(ended, Reply::Integer(1..)), "{ended:?}");
-    assert!(password_threads() > 0);
+    // A thread gets its name when it first runs.
+    wait_until("the thread runs", PATIENCE, || password_threads() > 0);
     use_keys(&client);
     drop(client);
     // Other tests have such threads for a while.
