@@ -27,7 +27,7 @@ use crate::options::parse_secret;
 use crate::password_command::{PasswordCommand, PrintedPassword};
 use crate::plain::plain;
 use crate::raw::read_file;
-use crate::tls_files::{CertificateExpiry, TlsFiles};
+use crate::tls_files::{CertificateExpiry, RefusedSets, TlsFiles};
 
 /// The most bytes of a password file. A longer one is refused: a device may never end.
 const SECRET_BYTES_MAX: u64 = 64 << 10;
@@ -329,6 +329,18 @@ impl RenewablesInEffect {
     }
 }
 
+/// How often passwords and certificates could not be renewed while respool runs. What was in effect
+/// before stays. A reload is not counted: it fails as a whole.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RenewalFailures {
+    /// Runs of commands that printed no password.
+    pub(crate) commands: u64,
+    /// Readings of files that had no password.
+    pub(crate) files: u64,
+    /// Sets of certificates by their use.
+    pub(crate) certificates: RefusedSets,
+}
+
 /// A handle to the thread that reads passwords again. Clones share it.
 #[derive(Clone, Debug, Default)]
 pub struct Rereader(Arc<SharedRereader>);
@@ -339,6 +351,7 @@ struct SharedRereader {
     in_effect: Mutex<RenewablesInEffect>,
     /// When the certificates in effect expire, for readers that do not wait for a command.
     expiries: Mutex<Vec<CertificateExpiry>>,
+    failures: Mutex<RenewalFailures>,
     wanted: Mutex<Wanted>,
     is_wanted: Condvar,
     /// Whether the thread runs.
@@ -379,6 +392,11 @@ impl Rereader {
         lock(&self.0.expiries).clone()
     }
 
+    /// How often passwords and certificates could not be renewed.
+    pub(crate) fn failures(&self) -> RenewalFailures {
+        *lock(&self.0.failures)
+    }
+
     /// Asks for this password to be read, since a server refuses it. Returns at once.
     pub fn ask(&self, source: PasswordSource) {
         lock(&self.0.wanted).refused.insert(source.0.into());
@@ -417,14 +435,18 @@ impl Rereader {
                     return;
                 }
                 let mut in_effect = rereader.in_effect();
-                in_effect.tls.look(&updates, Instant::now());
+                let mut failures = rereader.failures();
+                let refused = in_effect.tls.look(&updates, Instant::now());
+                failures.certificates.add(refused);
                 *lock(&rereader.0.expiries) = in_effect.tls.expiries();
-                read_again(&mut in_effect.passwords, &wanted.refused, |source, new| {
+                let passwords = &mut in_effect.passwords;
+                read_again(passwords, &wanted.refused, &mut failures, |source, new| {
                     workers.tell(source, new.password);
                     if new.renews_logins {
                         workers.renew_logins(source);
                     }
                 });
+                *lock(&rereader.0.failures) = failures;
                 drop(in_effect);
                 thread::sleep(PAUSE);
             }
@@ -463,10 +485,11 @@ struct ChangedPassword<'a> {
 }
 
 /// Reads the passwords that servers refuse and those that are due, passes each new one to `tell`,
-/// and logs the results.
+/// counts the failures, and logs the results.
 fn read_again(
     passwords: &mut RenewablePasswords,
     refused: &BTreeSet<usize>,
+    failures: &mut RenewalFailures,
     mut tell: impl FnMut(PasswordSource, ChangedPassword<'_>),
 ) {
     for (index, one) in passwords.0.iter_mut().enumerate() {
@@ -497,7 +520,13 @@ fn read_again(
                     one.log_new();
                 }
             }
-            Err(what) => one.handle_failure(what, run.ended_at),
+            Err(what) => {
+                match one.origin {
+                    PasswordOrigin::File(_) => failures.files += 1,
+                    PasswordOrigin::Command(_) => failures.commands += 1,
+                }
+                one.handle_failure(what, run.ended_at);
+            }
         }
     }
 }
@@ -661,7 +690,8 @@ mod tests {
     fn new_passwords(passwords: &mut RenewablePasswords, refused: &[usize]) -> Vec<(u16, String)> {
         let mut new_passwords = Vec::new();
         let refused = refused.iter().copied().collect();
-        read_again(passwords, &refused, |source, new| {
+        let mut failures = RenewalFailures::default();
+        read_again(passwords, &refused, &mut failures, |source, new| {
             new_passwords.push((source.0, new.password.to_owned()));
         });
         new_passwords
@@ -728,6 +758,38 @@ mod tests {
         assert_eq!(new_passwords(&mut files, &[0, 1]), [(0, "one".to_owned())]);
         std::fs::write(&b, "other").unwrap();
         assert_eq!(new_passwords(&mut files, &[0, 1]), []);
+    }
+
+    /// Each reading without a password is counted by its origin.
+    #[test]
+    fn failed_readings_are_counted() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        let script = directory.path().join("command");
+        let printing = |text: &str| std::fs::write(&path, text).unwrap();
+        printing("one");
+        std::fs::write(&script, format!("cat {}", path.display())).unwrap();
+        let command = format!("/bin/sh {}", script.display());
+        let command = PasswordCommand::parse(&command).unwrap();
+        let mut passwords = RenewablePasswords::default();
+        let file = PasswordOrigin::File(path.clone());
+        passwords.read("a", &file).unwrap();
+        passwords
+            .read("b", &PasswordOrigin::Command(command))
+            .unwrap();
+        let mut failures = RenewalFailures::default();
+        let mut reads = |passwords: &mut RenewablePasswords| {
+            // The command may run again at once.
+            *lock(&passwords.0[1].schedule.last_read) = None;
+            read_again(passwords, &[0, 1].into(), &mut failures, |_, _| {});
+            (failures.files, failures.commands)
+        };
+        assert_eq!(reads(&mut passwords), (0, 0));
+        printing("");
+        assert_eq!(reads(&mut passwords), (1, 1));
+        assert_eq!(reads(&mut passwords), (2, 2));
+        printing("two");
+        assert_eq!(reads(&mut passwords), (2, 2));
     }
 
     /// Several requests for one file are one read.
@@ -918,7 +980,8 @@ mod tests {
             std::fs::write(file.path(), content).unwrap();
             *lock(&passwords.0[0].schedule.last_read) = None;
             passwords.0[0].schedule.due = Some(Instant::now());
-            read_again(&mut passwords, &BTreeSet::new(), |source, new| {
+            let (none, mut failures) = (BTreeSet::new(), RenewalFailures::default());
+            read_again(&mut passwords, &none, &mut failures, |source, new| {
                 seen.push((source.0, new.password.to_owned(), new.renews_logins));
             });
         }

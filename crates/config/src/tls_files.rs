@@ -91,6 +91,23 @@ pub struct CertificateExpiry {
     pub at: SystemTime,
 }
 
+/// Sets with new contents that were refused, by their use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct RefusedSets {
+    /// Sets of the listeners.
+    pub(crate) listeners: u64,
+    /// Sets for the servers of a pool.
+    pub(crate) servers: u64,
+}
+
+impl RefusedSets {
+    /// Adds others.
+    pub(crate) fn add(&mut self, other: RefusedSets) {
+        self.listeners += other.listeners;
+        self.servers += other.servers;
+    }
+}
+
 /// A mistake in one file, or in the name of servers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TlsFileProblem {
@@ -146,6 +163,16 @@ impl Contents {
 enum MadeOfFiles {
     Listeners(ListenerTls),
     Servers(ServerTls),
+}
+
+/// The result of a look at a set.
+enum SetChange {
+    /// Its contents are those in use, or were seen before.
+    None,
+    /// New TLS is made of its new contents.
+    Taken,
+    /// Its new contents are refused.
+    Refused,
 }
 
 /// A set with its contents in use.
@@ -365,19 +392,25 @@ impl TlsFiles {
         }
     }
 
-    /// Looks at all files, if it is time. Passes sets with new contents to the workers.
-    pub(crate) fn look(&mut self, updates: &TlsUpdates, now: Instant) {
+    /// Looks at all files, if it is time. Passes sets with new contents to the workers. Returns the
+    /// number of sets that are refused and were not before.
+    pub(crate) fn look(&mut self, updates: &TlsUpdates, now: Instant) -> RefusedSets {
+        let mut refused = RefusedSets::default();
         let is_due = self.next_look.is_none_or(|at| now >= at);
         if !self.has_files() || !is_due {
-            return;
+            return refused;
         }
         for set in &mut self.sets {
-            if set.look() {
-                tell(updates, &set.files, &set.made);
+            match (set.look(), &set.files) {
+                (SetChange::None, _) => {}
+                (SetChange::Taken, _) => tell(updates, &set.files, &set.made),
+                (SetChange::Refused, FileSet::Listeners(_)) => refused.listeners += 1,
+                (SetChange::Refused, FileSet::Servers(..)) => refused.servers += 1,
             }
         }
         let is_settling = self.sets.iter().any(|set| set.seen.is_some());
         self.next_look = Some(now + if is_settling { SETTLE } else { LOOK_EVERY });
+        refused
     }
 }
 
@@ -395,8 +428,8 @@ fn tell(updates: &TlsUpdates, files: &FileSet, made: &MadeOfFiles) {
 }
 
 impl LoadedSet {
-    /// Looks at the files. Returns whether it has made new TLS of them.
-    fn look(&mut self) -> bool {
+    /// Looks at the files, and makes new TLS of new contents.
+    fn look(&mut self) -> SetChange {
         let (contents, unreadable) = self.files.read(self.cas.as_ref());
         let found = match unreadable.is_empty() {
             true => contents.hashes(),
@@ -404,14 +437,14 @@ impl LoadedSet {
         };
         if found == self.content {
             (self.seen, self.refused) = (None, None);
-            return false;
+            return SetChange::None;
         }
         if self.refused.as_ref() == Some(&found) {
             self.seen = None;
-            return false;
+            return SetChange::None;
         }
         if self.seen.replace(found.clone()).as_ref() != Some(&found) {
-            return false;
+            return SetChange::None;
         }
         self.seen = None;
         match self.files.make(&contents, unreadable) {
@@ -423,7 +456,7 @@ impl LoadedSet {
                     "there are new certificates: new connections use them, and those that are up \
                      stay"
                 );
-                true
+                SetChange::Taken
             }
             Err(problems) => {
                 self.refused = Some(found);
@@ -433,7 +466,7 @@ impl LoadedSet {
                         plain(&what)
                     );
                 }
-                false
+                SetChange::Refused
             }
         }
     }

@@ -110,6 +110,7 @@ impl ProcessPages {
         }
         snapshot.reload = self.reloads.report();
         snapshot.certificates = self.reloads.expiries();
+        snapshot.renewal_failures = self.reloads.renewal_failures();
         snapshot.times = self.reports.latency();
         snapshot.errors = self.reports.errors_by_name(&snapshot.times);
         match exposition::encode(snapshot, format) {

@@ -22,7 +22,7 @@ use std::time::{Duration, SystemTime};
 use respool_config::backend::BackendUrl;
 use respool_config::config::{Backend, Config, PoolConfig, Resolved};
 use respool_config::passwords::{
-    RenewablePasswords, RenewablesInEffect, RenewedPassword, Rereader,
+    RenewablePasswords, RenewablesInEffect, RenewalFailures, RenewedPassword, Rereader,
 };
 use respool_config::plain::plain;
 use respool_config::problem::{ConfigPlace, Problem};
@@ -139,6 +139,11 @@ impl Reloads {
     /// When the certificates in effect expire.
     pub(crate) fn expiries(&self) -> Vec<CertificateExpiry> {
         self.0.passwords.expiries()
+    }
+
+    /// How often passwords and certificates could not be renewed.
+    pub(crate) fn renewal_failures(&self) -> RenewalFailures {
+        self.0.passwords.failures()
     }
 
     pub(crate) fn new(passwords: Rereader) -> Reloads {

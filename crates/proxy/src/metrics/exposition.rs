@@ -117,13 +117,10 @@ impl MetricsSnapshot {
             MetricSource::Build => samples.facts(&[("version", env!("CARGO_PKG_VERSION"))]),
             MetricSource::Process(figure) => samples.figure(figure(&self.process), &NO_LABELS),
             MetricSource::Reload(figure) => samples.figure(figure(&self.reload), &NO_LABELS),
-            MetricSource::Certificates => {
-                for expiry in &self.certificates {
-                    let since_1970 = expiry.at.duration_since(SystemTime::UNIX_EPOCH);
-                    let seconds = since_1970.unwrap_or_default().as_secs_f64();
-                    let file = expiry.path.display().to_string();
-                    let labels = [("option", expiry.option), ("file", file.as_str())];
-                    samples.figure(Some(seconds), &labels)?;
+            MetricSource::Certificates => self.encode_expiries(&mut samples),
+            MetricSource::RenewalFailures { label, of } => {
+                for (value, figure) in *of {
+                    samples.count(&figure(&self.renewal_failures), &[(*label, *value)])?;
                 }
                 Ok(())
             }
@@ -192,6 +189,18 @@ impl MetricsSnapshot {
                 Ok(())
             }
         }
+    }
+
+    /// The expiry of each certificate.
+    fn encode_expiries(&self, samples: &mut Samples<'_, '_>) -> fmt::Result {
+        for expiry in &self.certificates {
+            let since_1970 = expiry.at.duration_since(SystemTime::UNIX_EPOCH);
+            let seconds = since_1970.unwrap_or_default().as_secs_f64();
+            let file = expiry.path.display().to_string();
+            let labels = [("option", expiry.option), ("file", file.as_str())];
+            samples.figure(Some(seconds), &labels)?;
+        }
+        Ok(())
     }
 
     /// The servers with the names of their pools.

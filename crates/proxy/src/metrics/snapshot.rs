@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use respool_config::passwords::RenewalFailures;
 use respool_config::tls_files::CertificateExpiry;
 use respool_driver::ErrorsByName;
 use respool_engine::{
@@ -60,6 +61,8 @@ pub(crate) struct MetricsSnapshot {
     pub(crate) reload: ReloadReport,
     /// The certificates of respool that expire.
     pub(crate) certificates: Vec<CertificateExpiry>,
+    /// How often passwords and certificates could not be renewed.
+    pub(crate) renewal_failures: RenewalFailures,
     /// The sum over all workers.
     pub(crate) counters: Counters,
     /// Each worker.

@@ -8,6 +8,10 @@ use respool_engine::{CommandTimes, Counters, LatencyHistogram, ReloadReport};
 
 use super::process::ProcessFigures;
 use super::snapshot::{ServerTotals, WorkerFigures};
+use crate::passwords::RenewalFailures;
+
+/// Reads one of the counts of [`RenewalFailures`].
+type FailureCount = fn(&RenewalFailures) -> u64;
 
 /// A family of metrics.
 pub(crate) struct MetricFamily {
@@ -69,6 +73,13 @@ pub(crate) enum MetricSource {
     Reload(fn(&ReloadReport) -> Option<f64>),
     /// The expiry of each certificate.
     Certificates,
+    /// Failures to renew passwords or certificates, each kind under a value of the label.
+    RenewalFailures {
+        /// The label's name.
+        label: &'static str,
+        /// The label's values with their counts.
+        of: &'static [(&'static str, FailureCount)],
+    },
     /// The number of workers.
     Workers,
     /// A figure of each worker.
@@ -97,7 +108,9 @@ impl MetricSource {
             | MetricSource::Process(_)
             | MetricSource::Reload(_)
             | MetricSource::Workers => vec![],
-            MetricSource::Counters { label, .. } => vec![*label],
+            MetricSource::Counters { label, .. } | MetricSource::RenewalFailures { label, .. } => {
+                vec![*label]
+            }
             MetricSource::Build => vec!["version"],
             MetricSource::Certificates => vec!["option", "file"],
             MetricSource::Worker(_) => vec!["worker"],
@@ -378,6 +391,30 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
                in seconds since 1970.",
         source: MetricSource::Certificates,
         ..counter("respool_tls_certificate_expiry_time", "")
+    },
+    MetricFamily {
+        help: "Sets of certificates, keys and CAs that were changed while respool runs, and refused: \
+               the set from before stays. `of`: their use.",
+        source: MetricSource::RenewalFailures {
+            label: "of",
+            of: &[
+                ("listeners", |failures| failures.certificates.listeners),
+                ("servers", |failures| failures.certificates.servers),
+            ],
+        },
+        ..counter("respool_tls_certificates_refused", "")
+    },
+    MetricFamily {
+        help: "Passwords that could not be read again while respool runs: a command or a file of \
+               the configuration gave none, and the password from before stays.",
+        source: MetricSource::RenewalFailures {
+            label: "origin",
+            of: &[
+                ("command", |failures| failures.commands),
+                ("file", |failures| failures.files),
+            ],
+        },
+        ..counter("respool_password_reads_failed", "")
     },
     // Workers.
     MetricFamily {

@@ -95,10 +95,11 @@ fn no_handshake_fails_while_certificates_change() {
 }
 
 /// A key that does not fit, a half-written certificate and a missing file change nothing. The log
-/// says each once.
+/// says each once, and a metric counts them.
 #[test]
 fn wrong_pair_is_kept_out() {
-    let served = TlsServed::start(|_| Vec::new());
+    let served = TlsServed::start(|_| vec!["--metrics-listen=127.0.0.1:0".into()]);
+    let pages = pages_of(&served.proxy);
     let first = shown(&served);
     let good = fs::read(&served.identity.cert).unwrap();
     let log_has = |text: &str, count: usize| {
@@ -122,6 +123,9 @@ fn wrong_pair_is_kept_out() {
     // The log repeats nothing while the files stay as they are.
     std::thread::sleep(Duration::from_secs(7));
     log_has(stays, 3);
+    let counted = "\nrespool_tls_certificates_refused_total{of=\"listeners\"} 3\n";
+    let page = get(pages, "/metrics").body;
+    assert!(page.contains(counted), "{page}");
     overwrite(&served.identity, &served.ca);
     wait_until("the new certificate is shown", SOON, || {
         shown(&served) != first
