@@ -208,14 +208,159 @@ const VERSION: u8 = 0xa0;
 mod tests {
     use super::*;
 
+    /// An element with its length in the shortest form.
+    fn element(tag: u8, content: &[u8]) -> Vec<u8> {
+        let length = content.len() as u16;
+        let [high, low] = length.to_be_bytes();
+        match length {
+            0..=0x7f => [&[tag, low], content].concat(),
+            0x80..=0xff => [&[tag, 0x81, low], content].concat(),
+            _ => [&[tag, 0x82, high, low], content].concat(),
+        }
+    }
+
+    /// A certificate of these elements: its version, the two times and the bits of the key.
+    fn certificate_of(version: &[u8], times: [(u8, &str); 2], bits: &[u8]) -> Vec<u8> {
+        let times = times.map(|(tag, text)| element(tag, text.as_bytes()));
+        let algorithm = element(SEQUENCE, ALGORITHM);
+        let fields = [
+            version,
+            &element(INTEGER, &[7]),
+            &algorithm,
+            &element(SEQUENCE, b"issuer"),
+            &element(SEQUENCE, &times.concat()),
+            &element(SEQUENCE, b"subject"),
+            &key_of(bits),
+            b"extensions",
+        ];
+        let signature = element(BIT_STRING, &[0; 200]);
+        let parts = [element(SEQUENCE, &fields.concat()), algorithm, signature];
+        element(SEQUENCE, &parts.concat())
+    }
+
+    fn key_of(bits: &[u8]) -> Vec<u8> {
+        let parts = [element(SEQUENCE, ALGORITHM), element(BIT_STRING, bits)];
+        element(SEQUENCE, &parts.concat())
+    }
+
+    /// The content of an identifier of an algorithm. The reader does not look into it.
+    const ALGORITHM: &[u8] = b"algorithm";
+    /// The first byte counts unused bits.
+    const BITS: &[u8] = &[0, 0xaa, 0xbb];
+    const V3: &[u8] = &[VERSION, 3, INTEGER, 1, 2];
+    const TIMES: [(u8, &str); 2] = [
+        (UTC_TIME, "700101000001Z"),
+        (GENERALIZED_TIME, "20500101000000Z"),
+    ];
+
+    fn seconds_of(time: SystemTime) -> u64 {
+        let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH);
+        since_1970.unwrap().as_secs()
+    }
+
+    /// Certificates of X.509 v1, v2 and v3 have the same fields. Only v2 and v3 name their version.
+    #[test]
+    fn each_version_is_read() {
+        for (version, expected) in [
+            (&[][..], Some(1)),
+            (&[VERSION, 3, INTEGER, 1, 0], Some(1)),
+            (&[VERSION, 3, INTEGER, 1, 1], Some(2)),
+            (V3, Some(3)),
+            (&[VERSION, 3, INTEGER, 1, 3], None),
+            (&[VERSION, 3, INTEGER, 1, 0xff], None),
+            (&[VERSION, 4, INTEGER, 2, 0, 2], None),
+            (&[VERSION, 2, INTEGER, 0], None),
+            (&[VERSION, 0], None),
+            (&[VERSION, 3, BIT_STRING, 1, 2], None),
+        ] {
+            let der = certificate_of(version, TIMES, BITS);
+            let fields = CertificateFields::read(&der);
+            assert_eq!(fields.as_ref().map(|fields| fields.version), expected);
+            let Some(fields) = fields else { continue };
+            assert_eq!(seconds_of(fields.not_before), 1);
+            assert_eq!(seconds_of(fields.not_after), 2_524_608_000);
+            assert_eq!(fields.key.der().as_ref(), key_of(BITS));
+            assert_eq!(fields.key.algorithm, ALGORITHM);
+            assert_eq!(fields.key.bits, &BITS[1..]);
+        }
+    }
+
+    /// A certificate without its last bytes is none, and bytes behind a certificate change nothing.
+    #[test]
+    fn truncated_certificate_is_none() {
+        let der = certificate_of(V3, TIMES, BITS);
+        for len in 0..der.len() {
+            assert!(CertificateFields::read(&der[..len]).is_none(), "{len}");
+        }
+        let longer = [&der[..], &[0xff; 3]].concat();
+        let fields = CertificateFields::read(&longer).unwrap();
+        assert_eq!(fields.key.der().as_ref(), key_of(BITS));
+    }
+
+    /// No byte of a certificate can be changed to one that ends the reader.
+    #[test]
+    fn changed_bytes_are_survived() {
+        for version in [&[][..], V3] {
+            let mut der = certificate_of(version, TIMES, BITS);
+            for at in 0..der.len() {
+                let before = der[at];
+                for byte in 0..=u8::MAX {
+                    der[at] = byte;
+                    if let Some(fields) = CertificateFields::read(&der) {
+                        assert!((1..=3).contains(&fields.version));
+                        assert!(fields.key.bits.len() < fields.key.whole.len());
+                    }
+                }
+                der[at] = before;
+            }
+        }
+    }
+
+    /// A length has up to three bytes of its own, and ends within the certificate.
+    #[test]
+    fn lengths_of_each_form_are_read() {
+        for (der, expected) in [
+            (&[SEQUENCE, 0][..], Some(0)),
+            (&[SEQUENCE, 2, 1, 2], Some(2)),
+            (&[SEQUENCE, 2, 1, 2, 3], Some(2)),
+            (&[SEQUENCE, 0x81, 2, 1, 2], Some(2)),
+            (&[SEQUENCE, 0x82, 0, 2, 1, 2], Some(2)),
+            (&[SEQUENCE, 0x83, 0, 0, 2, 1, 2], Some(2)),
+            (&[SEQUENCE, 3, 1, 2], None),
+            (&[SEQUENCE, 0x81], None),
+            (&[SEQUENCE, 0x82, 0], None),
+            (&[SEQUENCE, 0x83, 0xff, 0xff, 0xff, 1, 2], None),
+            // Without an end, and longer than a certificate.
+            (&[SEQUENCE, 0x80, 1, 2, 0, 0], None),
+            (&[SEQUENCE, 0x84, 0, 0, 0, 2, 1, 2], None),
+            (&[SEQUENCE, 0xff], None),
+            (&[SEQUENCE], None),
+            (&[], None),
+            (&[BIT_STRING, 2, 1, 2], None),
+        ] {
+            let content = Elements(der).content(SEQUENCE);
+            assert_eq!(content.map(<[u8]>::len), expected, "{der:x?}");
+        }
+    }
+
+    /// The bits of a key are whole bytes.
+    #[test]
+    fn key_has_whole_bytes() {
+        for (bits, expected) in [
+            (BITS, Some(2)),
+            (&[0], Some(0)),
+            (&[1, 0xaa], None),
+            (&[], None),
+        ] {
+            let der = certificate_of(V3, TIMES, bits);
+            let fields = CertificateFields::read(&der);
+            assert_eq!(fields.map(|fields| fields.key.bits.len()), expected);
+        }
+    }
+
     fn time_of(tag: u8, text: &str) -> Option<u64> {
-        let der = [&[tag, text.len() as u8], text.as_bytes()].concat();
-        let time = Elements(&der).time()?;
-        Some(
-            time.duration_since(SystemTime::UNIX_EPOCH)
-                .unwrap()
-                .as_secs(),
-        )
+        let der = element(tag, text.as_bytes());
+        Elements(&der).time().map(seconds_of)
     }
 
     /// Times have two or four digits of the year, and count from 1970.
@@ -233,6 +378,16 @@ mod tests {
             (UTC_TIME, "701301000000Z", None),
             (UTC_TIME, "7001010000Z", None),
             (UTC_TIME, "70010100000xZ", None),
+            (UTC_TIME, "700100000000Z", None),
+            (UTC_TIME, "700101240000Z", None),
+            (UTC_TIME, "700101006000Z", None),
+            (UTC_TIME, "700101000061Z", None),
+            (UTC_TIME, "700101000000+0100", None),
+            (UTC_TIME, "700101000000ZZ", None),
+            (UTC_TIME, "", None),
+            (GENERALIZED_TIME, "00010101000000Z", Some(0)),
+            (GENERALIZED_TIME, "20240301000000.5Z", None),
+            (GENERALIZED_TIME, "700101000000Z", None),
             (INTEGER, "700101000000Z", None),
         ] {
             assert_eq!(time_of(tag, text), seconds, "{text}");
