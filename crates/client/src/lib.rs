@@ -89,7 +89,9 @@ impl Core {
             reports_servers: false,
             serves_callers: true,
         };
-        let running = respool_driver::start(setup, notify)?;
+        // Nothing listens, so there is no address with an error of its own.
+        let running = respool_driver::start(setup, notify);
+        let running = running.map_err(|mut errors| errors.swap_remove(0))?;
         let callers = running.callers().expect("the set-up serves callers");
         Ok(Core {
             sessions: Sessions::new(callers),

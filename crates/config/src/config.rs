@@ -113,6 +113,14 @@ pub enum Backend {
     Spawn(Plan),
 }
 
+/// A configuration that cannot be used.
+pub struct WrongConfig {
+    /// Every problem, in the order of the layers.
+    pub problems: Vec<Problem>,
+    /// The values that are right. `None`: those of the file are unknown.
+    pub resolved: Option<Box<Resolved>>,
+}
+
 impl Config {
     /// Checks the values of all layers and makes a configuration of them. Returns the values with
     /// their places, too, for `check --print` and for reloads.
@@ -142,9 +150,10 @@ impl Config {
         check_more: impl FnOnce(&Resolved, &mut Vec<Problem>, &mut Vec<String>),
     ) -> Result<(Config, Resolved), Vec<Problem>> {
         let no_passwords = RenewablePasswords::default();
-        match Config::resolve_with(raw, &no_passwords, check_more)? {
-            (config, resolved, of_files) if of_files.is_empty() => Ok((config, resolved)),
-            (.., of_files) => Err(of_files),
+        match Config::resolve_with(raw, &no_passwords, check_more) {
+            Ok((config, resolved, of_files)) if of_files.is_empty() => Ok((config, resolved)),
+            Ok((.., of_files)) => Err(of_files),
+            Err(wrong) => Err(wrong.problems),
         }
     }
 
@@ -153,11 +162,11 @@ impl Config {
     /// so that a reload can name them beside those of its next steps.
     ///
     /// # Errors
-    /// As [`Config::resolve`].
+    /// As [`Config::resolve`], with the values that are right.
     pub fn resolve_again(
         raw: RawConfig,
         before: &RenewablePasswords,
-    ) -> Result<(Config, Resolved, Vec<Problem>), Vec<Problem>> {
+    ) -> Result<(Config, Resolved, Vec<Problem>), WrongConfig> {
         Config::resolve_with(raw, before, |_, _, _| {})
     }
 
@@ -165,8 +174,9 @@ impl Config {
         mut raw: RawConfig,
         before: &RenewablePasswords,
         check_more: impl FnOnce(&Resolved, &mut Vec<Problem>, &mut Vec<String>),
-    ) -> Result<(Config, Resolved, Vec<Problem>), Vec<Problem>> {
+    ) -> Result<(Config, Resolved, Vec<Problem>), WrongConfig> {
         let mut warnings = std::mem::take(&mut raw.warnings);
+        let is_file_unknown = raw.is_file_unknown;
         let (resolved, mut problems) = Resolved::from_raw(raw);
         let mut passwords = before.again();
         let pools = resolved.pools(&mut passwords, &mut problems);
@@ -181,7 +191,8 @@ impl Config {
         let (tls_files, of_files) = resolved.tls(&pools, &mut problems);
         if !problems.is_empty() {
             problems.extend(of_files);
-            return Err(problems);
+            let resolved = (!is_file_unknown).then(|| Box::new(resolved));
+            return Err(WrongConfig { problems, resolved });
         }
         warnings.extend(resolved.readable_secrets(&passwords, &tls_files));
         warnings.extend(tls_files.warnings(SystemTime::now()));

@@ -332,13 +332,13 @@ impl RenewablesInEffect {
 /// How often passwords and certificates could not be renewed while respool runs. What was in effect
 /// before stays. A reload is not counted: it fails as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RenewalFailures {
+pub struct RenewalFailures {
     /// Runs of commands that printed no password.
-    pub(crate) commands: u64,
+    pub commands: u64,
     /// Readings of files that had no password.
-    pub(crate) files: u64,
+    pub files: u64,
     /// Sets of certificates by their use.
-    pub(crate) certificates: RefusedSets,
+    pub certificates: RefusedSets,
 }
 
 /// A handle to the thread that reads passwords again. Clones share it.
@@ -393,7 +393,7 @@ impl Rereader {
     }
 
     /// How often passwords and certificates could not be renewed.
-    pub(crate) fn failures(&self) -> RenewalFailures {
+    pub fn failures(&self) -> RenewalFailures {
         *lock(&self.0.failures)
     }
 

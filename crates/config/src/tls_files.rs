@@ -93,11 +93,11 @@ pub struct CertificateExpiry {
 
 /// Sets with new contents that were refused, by their use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct RefusedSets {
+pub struct RefusedSets {
     /// Sets of the listeners.
-    pub(crate) listeners: u64,
+    pub listeners: u64,
     /// Sets for the servers of a pool.
-    pub(crate) servers: u64,
+    pub servers: u64,
 }
 
 impl RefusedSets {

@@ -40,10 +40,10 @@ pub use callers::{CallerEnd, CallerSession, CallerSessions, EndReason};
 pub use child::spawn_tied;
 pub use errors_by_name::ErrorsByName;
 pub use listen::{ControlFile, check_socket_directory, control_socket};
-pub use reload::{Applied, PreparedReload, Reload, Reloader};
+pub use reload::{Applied, PreparedReload, Reload, Reloader, check_addresses};
 
 use crate::callers::CallerQueue;
-use crate::listen::SocketFile;
+use crate::listen::{Listener, SocketFile};
 use crate::mailbox::{Mailbox, NewPassword, WorkerOrder};
 use crate::reload::{ListeningAddresses, first_port};
 use crate::tls::{ListenerTls, ServerTls};
@@ -347,8 +347,8 @@ impl Drop for OpenFiles {
 /// Binds the listeners and starts the workers. The system's resolver looks up host names.
 ///
 /// # Errors
-/// When an address cannot be bound (the message names it), or a thread cannot be started.
-pub fn start(setup: Setup, notify: Notify) -> Result<Running, StartError> {
+/// One for each address that cannot be bound, or one if a worker cannot be set up.
+pub fn start(setup: Setup, notify: Notify) -> Result<Running, Vec<StartError>> {
     let system_resolver = |host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect);
     start_with(setup, notify, Arc::new(system_resolver))
 }
@@ -357,11 +357,24 @@ pub fn start(setup: Setup, notify: Notify) -> Result<Running, StartError> {
 ///
 /// # Errors
 /// As [`start`].
-pub fn start_with(setup: Setup, notify: Notify, resolve: Resolve) -> Result<Running, StartError> {
+pub fn start_with(
+    setup: Setup,
+    notify: Notify,
+    resolve: Resolve,
+) -> Result<Running, Vec<StartError>> {
     allocator::set_up();
-    let count = setup.workers.max(1);
     let mut listening = ListeningAddresses::new(setup.socket_access);
-    let listeners = listening.open_all(&setup.listeners, count)?;
+    let listeners = listening.open_all(&setup.listeners, setup.workers.max(1))?;
+    start_workers(setup, (listening, listeners), (notify, resolve)).map_err(|error| vec![error])
+}
+
+/// Starts the workers. `listeners`: those of each worker.
+fn start_workers(
+    setup: Setup,
+    (listening, listeners): (ListeningAddresses, Vec<Vec<Listener>>),
+    (notify, resolve): (Notify, Resolve),
+) -> Result<Running, StartError> {
+    let count = listeners.len();
     let tcp_port = first_port(listening.addresses().iter());
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)

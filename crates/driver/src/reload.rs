@@ -66,20 +66,31 @@ impl ListeningAddresses {
     }
 
     /// Binds the addresses of the start. Returns the listeners of each of `count` workers.
+    ///
+    /// # Errors
+    /// One for each address that cannot be bound.
     pub(crate) fn open_all(
         &mut self,
         addresses: &[ListenAddress],
         count: usize,
-    ) -> Result<Vec<Vec<Listener>>, StartError> {
+    ) -> Result<Vec<Vec<Listener>>, Vec<StartError>> {
         let mut of_workers: Vec<Vec<Listener>> = (0..count).map(|_| Vec::new()).collect();
+        let mut errors = Vec::new();
         for address in addresses {
-            let (listening, listeners) = open(address, (count, self.access), &[])?;
-            self.slots.push(Some(listening));
-            for (worker, listener) in of_workers.iter_mut().zip(listeners) {
-                worker.push(listener);
+            match open(address, (count, self.access), &[]) {
+                Ok((listening, listeners)) => {
+                    self.slots.push(Some(listening));
+                    for (worker, listener) in of_workers.iter_mut().zip(listeners) {
+                        worker.push(listener);
+                    }
+                }
+                Err(error) => errors.push(error),
             }
         }
-        Ok(of_workers)
+        match errors.is_empty() {
+            true => Ok(of_workers),
+            false => Err(errors),
+        }
     }
 
     /// The addresses with the ports that the kernel chose.
@@ -269,7 +280,34 @@ fn blame_own<'a>(error: StartError, mut own: impl Iterator<Item = &'a Address>) 
     }
 }
 
+/// The errors of addresses that cannot be bound now. Nothing listens meanwhile.
+pub fn check_addresses(addresses: &[Address]) -> Vec<StartError> {
+    let checks = addresses.iter().map(|address| {
+        listen::check(address).map_err(|error| StartError::Listen {
+            address: address.clone(),
+            error,
+        })
+    });
+    checks.filter_map(Result::err).collect()
+}
+
 impl Reloader {
+    /// The errors of those addresses that the workers do not listen on, and that cannot be bound
+    /// now. Nothing listens meanwhile.
+    pub fn check_addresses(&self, addresses: &[Address]) -> Vec<StartError> {
+        // Not locked while a host name is resolved.
+        let (configured, bound): (Vec<Address>, Vec<Address>) = {
+            let listening = lock(&self.0.listening);
+            let own = listening.slots.iter().flatten();
+            own.map(|own| (own.configured.clone(), own.bound.clone()))
+                .unzip()
+        };
+        let mut new = addresses.to_vec();
+        new.retain(|address| !configured.contains(address));
+        let errors = check_addresses(&new).into_iter();
+        errors.map(|error| blame_own(error, bound.iter())).collect()
+    }
+
     /// Binds the addresses that are new. Nothing changes before [`PreparedReload::apply`].
     ///
     /// # Errors

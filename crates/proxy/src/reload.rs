@@ -20,23 +20,22 @@ use std::thread;
 use std::time::{Duration, SystemTime};
 
 use respool_config::backend::BackendUrl;
-use respool_config::config::{Backend, Config, PoolConfig, Resolved};
+use respool_config::config::{Backend, Config, PoolConfig, Resolved, WrongConfig};
 use respool_config::passwords::{
     RenewablePasswords, RenewablesInEffect, RenewalFailures, RenewedPassword, Rereader,
 };
 use respool_config::plain::plain;
 use respool_config::problem::{ConfigPlace, Problem};
 use respool_config::tls_files::CertificateExpiry;
-use respool_driver::{Notice, Passwords, Reload, Reloader, StartError, TlsUpdates};
+use respool_driver::{Notice, Passwords, Reload, Reloader, TlsUpdates};
 use respool_engine::ReloadReport;
-use respool_engine::settings::Address;
 use tracing::{error, info, warn};
 
 use crate::arguments::{self, Invocation};
 use crate::descriptors;
-use crate::remedy::{explain, thread_remedy};
+use crate::remedy::{explain_at_places, thread_remedy};
 
-pub(crate) use control::{ask as ask_process, listen as listen_for_control};
+pub(crate) use control::{ControlSocket, ask as ask_process, listen as listen_for_control};
 use difference::{ConfigDifference, differences};
 use host_names::{CheckedNames, check_names};
 use set_values::SetValues;
@@ -311,7 +310,7 @@ impl Reloads {
         let mut in_effect = self.0.passwords.in_effect();
         let outcome = match read(&in_effect.passwords) {
             Ok((new, of_files)) => self.take(state, &mut in_effect, (new, of_files), mode),
-            Err(problems) => Err(problems),
+            Err(wrong) => Err(with_addresses(&state.reloader, wrong)),
         };
         let outcome = outcome.map_err(|problems| problems.iter().map(Problem::to_string).collect());
         drop(in_effect);
@@ -404,7 +403,7 @@ impl Reloads {
         let servers = servers_of(config, &state.servers);
         let (reload, fewer) = reload_of(config, &servers, &renewed)?;
         let prepared = state.reloader.prepare(reload);
-        let prepared = prepared.map_err(|errors| with_places(&new, &errors))?;
+        let prepared = prepared.map_err(|errors| explain_at_places(&new.resolved, &errors))?;
         // A stop may have begun while names were looked up.
         self.check_not_stopping().map_err(without_place)?;
         let before = self.report();
@@ -498,23 +497,15 @@ fn check_prepared(
     let listeners = &mut reload.listeners;
     listeners.retain(|listener| names.may_be_bound(&listener.address));
     let checked = state.reloader.check(reload);
-    checked.map_err(|errors| with_places(new, &errors))
+    checked.map_err(|errors| explain_at_places(&new.resolved, &errors))
 }
 
-/// The errors of a change of the workers, those of listeners at the places of their addresses.
-fn with_places(new: &Loaded, errors: &[StartError]) -> Vec<Problem> {
-    let mut problems = Vec::new();
-    for error in errors {
-        let what = explain(error);
-        let of_address = |other: &Address| match error {
-            StartError::Listen { address, .. } | StartError::ListensAlready { address, .. } => {
-                (address == other).then(|| what.clone())
-            }
-            _ => None,
-        };
-        let at_places = new.resolved.problems_of_listeners(of_address);
-        let first = at_places.into_iter().next();
-        problems.extend(first.map_or_else(|| without_place(what.clone()), |first| vec![first]));
+/// The problems of a wrong configuration, and those of its addresses that cannot be bound.
+fn with_addresses(reloader: &Reloader, wrong: WrongConfig) -> Vec<Problem> {
+    let mut problems = wrong.problems;
+    if let Some(resolved) = wrong.resolved {
+        let errors = reloader.check_addresses(&resolved.listener_addresses());
+        problems.extend(explain_at_places(&resolved, &errors));
     }
     problems
 }
@@ -564,14 +555,18 @@ fn log(outcome: &ReloadOutcome) {
 
 /// Reads files, environment and command line of this process again, and runs its password commands.
 /// Files with certificates may have problems.
-fn read(before: &RenewablePasswords) -> Result<(Loaded, Vec<Problem>), Vec<Problem>> {
+fn read(before: &RenewablePasswords) -> Result<(Loaded, Vec<Problem>), WrongConfig> {
+    let without_values = |problem| WrongConfig {
+        problems: vec![problem],
+        resolved: None,
+    };
     let given = match arguments::parse(std::env::args_os().skip(1)) {
         Ok(Invocation::Serve(given)) => given,
         Ok(_) => unreachable!("only `serve` reloads"),
-        Err(problem) => return Err(vec![problem]),
+        Err(problem) => return Err(without_values(problem)),
     };
     if let Some(problem) = given.file.as_deref().and_then(unreadable_again) {
-        return Err(vec![problem]);
+        return Err(without_values(problem));
     }
     let (config, resolved, of_files) = Config::resolve_again(crate::all_layers(given), before)?;
     Ok((Loaded { config, resolved }, of_files))

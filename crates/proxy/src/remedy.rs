@@ -2,6 +2,8 @@
 
 use std::io;
 
+use respool_config::config::Resolved;
+use respool_config::problem::{ConfigPlace, Problem};
 use respool_driver::StartError;
 use respool_engine::settings::Address;
 
@@ -22,6 +24,23 @@ pub(crate) fn explain(failure: &StartError) -> String {
         },
     };
     format!("{failure}{remedy}")
+}
+
+/// The same for several errors. Those of listeners are at the places of their addresses.
+pub(crate) fn explain_at_places(resolved: &Resolved, failures: &[StartError]) -> Vec<Problem> {
+    let place = |failure: &StartError| {
+        let what = explain(failure);
+        let of_address = |other: &Address| match failure {
+            StartError::Listen { address, .. } | StartError::ListensAlready { address, .. } => {
+                (address == other).then(|| what.clone())
+            }
+            _ => None,
+        };
+        let at_places = resolved.problems_of_listeners(of_address);
+        let first = at_places.into_iter().next();
+        first.unwrap_or_else(|| Problem::at(ConfigPlace::Default, what.clone()))
+    };
+    failures.iter().map(place).collect()
 }
 
 /// The same for the address of the pages about the process.

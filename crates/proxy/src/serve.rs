@@ -10,6 +10,7 @@ use respool_config::address::ListenAt;
 use respool_config::backend::BackendUrl;
 use respool_config::config::{Backend, Config};
 use respool_config::passwords::Rereader;
+use respool_config::problem::Problem;
 use respool_driver::{Notice, Notify, OwnListener, Running, Setup};
 use respool_engine::settings::Address;
 use signal_hook::consts::{
@@ -24,8 +25,8 @@ use crate::descriptors::{self, Room};
 use crate::line_rates::{LineKind, LineRates};
 use crate::logs::{Logs, say_left_out};
 use crate::metrics;
-use crate::reload::{Loaded, Reloads, listen_for_control};
-use crate::remedy::{explain, explain_metrics, kernel_remedy, thread_remedy};
+use crate::reload::{ControlSocket, Loaded, Reloads, listen_for_control};
+use crate::remedy::{explain_at_places, explain_metrics, kernel_remedy, thread_remedy};
 use crate::spawn::SpawnedServer;
 
 /// The time in which a repeated stop signal counts as the same one.
@@ -98,7 +99,7 @@ pub(crate) fn serve(loaded: Loaded) -> ExitCode {
 }
 
 /// Logs how the process ended, and makes its exit code.
-fn conclude(ended: Result<Ending, String>) -> ExitCode {
+fn conclude(ended: Result<Ending, StartFailure>) -> ExitCode {
     match ended {
         Ok(Ending::Clean) => {
             info!("stopped");
@@ -125,10 +126,27 @@ fn conclude(ended: Result<Ending, String>) -> ExitCode {
             error!("stopped: a worker has failed, and its clients get no more replies");
             ExitCode::FAILURE
         }
-        Err(reason) => {
-            error!("cannot start: {reason}");
+        Err(StartFailure(reasons)) => {
+            for reason in reasons {
+                error!("cannot start: {reason}");
+            }
             ExitCode::FAILURE
         }
+    }
+}
+
+/// The reasons why the process cannot start, at least one.
+struct StartFailure(Vec<String>);
+
+impl From<String> for StartFailure {
+    fn from(reason: String) -> StartFailure {
+        StartFailure(vec![reason])
+    }
+}
+
+impl From<Vec<Problem>> for StartFailure {
+    fn from(problems: Vec<Problem>) -> StartFailure {
+        StartFailure(problems.iter().map(Problem::to_string).collect())
     }
 }
 
@@ -157,7 +175,7 @@ enum StopCause {
 }
 
 /// Starts everything, waits for the end, and drains.
-fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, String> {
+fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, StartFailure> {
     let config = &loaded.config;
     // Before everything else, so that a signal during the start is kept.
     let mut signals = Signals::new(waited_for()).map_err(|error| {
@@ -180,21 +198,16 @@ fn run(loaded: Loaded, logs: &Logs) -> Result<Ending, String> {
     };
 
     let setup = setup(config, &servers, room);
-    // Before the workers start, so that a wrong address serves no client.
-    let pages = bind_pages(config)?;
-    // Before the workers, so that a reload right after the start is answered. The socket is removed
-    // when this function ends.
-    let control = config.control_socket.as_deref();
-    let _control = control
-        .map(|path| listen_for_control(path, reloads.clone()))
-        .transpose()?;
+    // The control socket is removed when this function ends.
+    let (pages, _control) = listen_for_operators(&loaded, &reloads)?;
     let failed = Arc::new(AtomicBool::new(false));
     let notify = watching(
         logs.notify(),
         Arc::clone(&failed),
         (passwords.clone(), reloads.clone()),
     );
-    let running = respool_driver::start(setup, notify).map_err(|error| explain(&error))?;
+    let running = respool_driver::start(setup, notify)
+        .map_err(|errors| explain_at_places(&loaded.resolved, &errors))?;
     let reads = passwords.start(running.passwords(), running.tls());
     reads.map_err(|error| {
         let remedy = thread_remedy(&error);
@@ -268,11 +281,39 @@ fn setup(config: &Config, servers: &[BackendUrl], room: Room) -> Setup {
     }
 }
 
-/// Binds the address of the pages about the process, if there are any.
-fn bind_pages(config: &Config) -> Result<Option<OwnListener>, String> {
-    let address = config.metrics_listen.as_ref();
-    let bound = address.map(|address| OwnListener::bind(address, config.socket_access));
-    bound.transpose().map_err(|error| explain_metrics(&error))
+/// The listeners for operators: of the pages about the process, and of the control socket.
+type OperatorListeners = (Option<OwnListener>, Option<ControlSocket>);
+
+/// Binds the listeners for operators, before the workers start: a wrong address serves no client,
+/// and a reload right after the start is answered.
+///
+/// # Errors
+/// One for each address that cannot be bound. Those of clients are then checked, too.
+fn listen_for_operators(
+    Loaded { config, resolved }: &Loaded,
+    reloads: &Reloads,
+) -> Result<OperatorListeners, Vec<Problem>> {
+    let problem = |name: &str, what: String| {
+        let place = resolved.place_of_any(None, &[name]);
+        Problem::of_option(name, &place, what)
+    };
+    let pages = config.metrics_listen.as_ref();
+    let pages = pages.map(|address| OwnListener::bind(address, config.socket_access));
+    let pages = pages
+        .transpose()
+        .map_err(|error| problem("metrics-listen", explain_metrics(&error)));
+    let control = config.control_socket.as_deref();
+    let control = control.map(|path| listen_for_control(path, reloads.clone()));
+    let control = control
+        .transpose()
+        .map_err(|what| problem("control-socket", what));
+    let own = match (pages, control) {
+        (Ok(pages), Ok(control)) => return Ok((pages, control)),
+        (pages, control) => pages.err().into_iter().chain(control.err()),
+    };
+    let errors = respool_driver::check_addresses(&resolved.listener_addresses());
+    let of_clients = explain_at_places(resolved, &errors);
+    Err(of_clients.into_iter().chain(own).collect())
 }
 
 /// Starts the pages about the process. The result says that they shall report a drain.

@@ -416,6 +416,39 @@ fn an_address_in_use_is_one_clear_line_and_exit_code_1() {
     }
 }
 
+/// A start names every address that cannot be bound, each with its place.
+#[test]
+fn every_address_that_cannot_be_bound_is_named() {
+    let taken = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").unwrap());
+    let [first, second, third] = taken.each_ref().map(|taken| taken.local_addr().unwrap());
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("respool.toml");
+    let listen = format!("threads = 2\nlisten = ['{first}', '127.0.0.1:0', '{second}']\n");
+    fs::write(&file, listen).unwrap();
+    let file = file.display().to_string();
+    let named = |address| format!("cannot start: {file}:2:1: listen: cannot listen on {address}: ");
+    let (first, second) = (named(first), named(second));
+    let metrics = format!("--metrics-listen={third}");
+    let of_metrics = format!("cannot start: --metrics-listen: cannot listen on {third}: ");
+    let control = format!("--control-socket={}/missing/c", folder.path().display());
+    let of_control = "cannot start: --control-socket: cannot listen on the control socket ";
+    for (more, expected) in [
+        (&[][..], vec![&first[..], &second]),
+        (
+            &[metrics.as_str(), control.as_str()],
+            vec![&first, &second, &of_metrics, of_control],
+        ),
+    ] {
+        let arguments = [&["serve", "--config", &file], more].concat();
+        let (code, _, err) = said(&arguments);
+        assert_eq!(code, Some(1), "{err}");
+        assert_eq!(err.lines().count(), expected.len(), "{err}");
+        for (line, text) in err.lines().zip(expected) {
+            assert!(line.contains(text), "{text}: {err}");
+        }
+    }
+}
+
 /// A server of `--spawn` serves, and SIGTERM ends it together with respool.
 #[test]
 fn spawned_server_serves_and_ends_with_sigterm() {

@@ -63,6 +63,17 @@ impl Resolved {
         })
     }
 
+    /// The address of each listener, once.
+    pub fn listener_addresses(&self) -> Vec<Address> {
+        let mut addresses: Vec<Address> = Vec::new();
+        for (_, at, _) in self.listeners() {
+            if !addresses.contains(&at.address) {
+                addresses.push(at.address);
+            }
+        }
+        addresses
+    }
+
     /// The problems of listeners, each at the place of its address. `problem_of`: the problem of an
     /// address, if it has one.
     pub fn problems_of_listeners(

@@ -4,11 +4,11 @@
 //! A counter of the engine is a row with [`MetricSource::Counter`], or a label's value in one with
 //! [`MetricSource::Counters`]. Its help is the counter's own text.
 
+use respool_config::passwords::RenewalFailures;
 use respool_engine::{CommandTimes, Counters, LatencyHistogram, ReloadReport};
 
 use super::process::ProcessFigures;
 use super::snapshot::{ServerTotals, WorkerFigures};
-use crate::passwords::RenewalFailures;
 
 /// Reads one of the counts of [`RenewalFailures`].
 type FailureCount = fn(&RenewalFailures) -> u64;

@@ -334,7 +334,7 @@ mod tests {
         let mut raw = RawConfig::default();
         raw.add_toml("respool.toml", file);
         let (config, resolved, _) = Config::resolve_again(raw, &RenewablePasswords::default())
-            .unwrap_or_else(|problems| panic!("{problems:?}"));
+            .unwrap_or_else(|wrong| panic!("{:?}", wrong.problems));
         Loaded { config, resolved }
     }
 

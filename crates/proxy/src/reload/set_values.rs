@@ -102,7 +102,7 @@ mod tests {
         let mut raw = RawConfig::default();
         raw.add_toml("respool.toml", "max-delay-us = 300\n");
         let resolved = Config::resolve_again(raw, &RenewablePasswords::default());
-        let (_, resolved, _) = resolved.unwrap_or_else(|problems| panic!("{problems:?}"));
+        let (_, resolved, _) = resolved.unwrap_or_else(|wrong| panic!("{:?}", wrong.problems));
         let mut values = SetValues::default();
         values.note(
             "default",

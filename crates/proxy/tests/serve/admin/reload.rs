@@ -321,6 +321,36 @@ fn every_problem_of_a_reload_has_its_place() {
     served.keeps_at_most(descriptors);
 }
 
+/// A reload with wrong options names the addresses that cannot be bound, too.
+#[test]
+fn wrong_options_and_addresses_are_told_at_once() {
+    let served = Reloadable::start("");
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let more = format!(", '{address}'");
+    for request in ["check", "reload"] {
+        served.write_with(&more, "max-delay-us = 'many'");
+        let (status, lines) = served.ask(request);
+        assert_eq!(status, "failed", "{lines}");
+        // The address on which respool listens already is no problem. The last line ends them.
+        assert_eq!(lines.lines().count(), 3, "{lines}");
+        for text in [
+            "respool.toml:1:16: max-delay-us: ".to_owned(),
+            format!("respool.toml:5:1: listen: cannot listen on {address}: "),
+        ] {
+            assert!(lines.contains(&text), "{text}: {lines}");
+        }
+        // A file that cannot be read names no address.
+        served.write_with(&more, "max-delay-us = ");
+        let (status, lines) = served.ask(request);
+        assert_eq!(status, "failed", "{lines}");
+        assert!(!lines.contains("cannot listen"), "{lines}");
+    }
+    drop(taken);
+    served.write("");
+    served.reload();
+}
+
 /// A control socket that cannot be made is a problem beside its difference, which needs a restart.
 #[test]
 fn wrong_control_socket_is_a_problem_of_a_reload() {
