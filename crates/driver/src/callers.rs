@@ -902,7 +902,7 @@ mod tests {
                 count: 1,
                 seed: 1,
                 process_id: 1,
-                tcp_port: 0,
+                ports: Default::default(),
                 started_at: 0,
             };
             let mailbox = Arc::new(Mailbox::new().expect("an eventfd"));

@@ -45,7 +45,7 @@ pub use reload::{Applied, PreparedReload, Reload, Reloader, check_addresses};
 use crate::callers::CallerQueue;
 use crate::listen::{Listener, SocketFile};
 use crate::mailbox::{Mailbox, NewPassword, WorkerOrder};
-use crate::reload::{ListeningAddresses, first_port};
+use crate::reload::ListeningAddresses;
 use crate::tls::{ListenerTls, ServerTls};
 use crate::worker::{SharedState, WorkerLoop};
 
@@ -375,7 +375,7 @@ fn start_workers(
     (notify, resolve): (Notify, Resolve),
 ) -> Result<Running, StartError> {
     let count = listeners.len();
-    let tcp_port = first_port(listening.addresses().iter());
+    let ports = listening.ports();
     let now = SystemTime::now()
         .duration_since(SystemTime::UNIX_EPOCH)
         .unwrap_or_default();
@@ -415,7 +415,7 @@ fn start_workers(
             count,
             seed: (now.as_nanos() as u64).wrapping_mul(index as u64 * 2 + 1),
             process_id: std::process::id(),
-            tcp_port,
+            ports: ports.clone(),
             started_at: now.as_secs(),
         };
         let worker = WorkerLoop::new(

@@ -12,7 +12,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, PasswordSource, Settings};
-use respool_engine::{NewSettings, PoolPlaces, ReloadReport, Time};
+use respool_engine::{ListeningPort, NewSettings, PoolPlaces, ReloadReport, Time};
 
 use crate::listen::{self, Listener, SocketFile};
 use crate::mailbox::{KeptListener, Mailbox, NewPassword, WorkerOrder, WorkerReload};
@@ -99,6 +99,29 @@ impl ListeningAddresses {
         listening.map(|listening| listening.bound.clone()).collect()
     }
 
+    /// The TCP ports of these slots, in their order.
+    fn ports_of(&self, slots: impl Iterator<Item = usize>) -> Arc<[ListeningPort]> {
+        let port_of = |index: usize| {
+            let slot = self.slots.get(index)?.as_ref()?;
+            let Address::Tcp { host, port } = &slot.bound else {
+                return None;
+            };
+            Some(ListeningPort {
+                listener: index as u16,
+                host: host.clone(),
+                port: *port,
+                pool: slot.pool as u16,
+                has_tls: slot.has_tls,
+            })
+        };
+        slots.filter_map(port_of).collect()
+    }
+
+    /// The TCP ports of all slots.
+    pub(crate) fn ports(&self) -> Arc<[ListeningPort]> {
+        self.ports_of(0..self.slots.len())
+    }
+
     /// The workers have ended: removes the socket files.
     pub(crate) fn close(&mut self) {
         self.is_closed = true;
@@ -176,15 +199,6 @@ type Open = fn(
     (usize, SocketAccess),
     &[AddedListener],
 ) -> Result<(ListeningAddress, Vec<Listener>), StartError>;
-
-/// A port of the first of these addresses that has one. 0: all are sockets in the file system.
-pub(crate) fn first_port<'a>(mut addresses: impl Iterator<Item = &'a Address>) -> u16 {
-    let port = addresses.find_map(|address| match address {
-        Address::Tcp { port, .. } => Some(*port),
-        Address::Unix(_) => None,
-    });
-    port.unwrap_or(0)
-}
 
 /// The configuration of running workers after a reload.
 pub struct Reload {
@@ -470,14 +484,10 @@ impl PreparedReload<'_> {
                 worker.push((id, listener));
             }
         }
-        let in_order = in_order
-            .iter()
-            .filter_map(|id| listening.slots[*id].as_ref());
-        let tcp_port = first_port(in_order.map(|slot| &slot.bound));
         let settings = NewSettings {
             settings: Arc::new(reload.settings),
             at: Time(shared.started.elapsed().as_micros() as u64),
-            tcp_port,
+            ports: listening.ports_of(in_order.iter().copied()),
             drain_ms: u32::try_from(reload.drain_timeout.as_millis()).unwrap_or(u32::MAX),
         };
         drop(listening);

@@ -293,9 +293,9 @@ impl WorkerLoop {
         let count = transports.len().max(settings.pools.len());
         transports.resize_with(count, || PoolTransport::Plain);
         let worker = WorkerLoop {
-            id,
+            id: id.clone(),
             allocator: Allocator::new(settings.limits.worker_memory_bytes_max),
-            engine: Engine::new(settings.clone(), id, Time(0))
+            engine: Engine::new(settings.clone(), id.clone(), Time(0))
                 .with_directory(shared.directory.clone()),
             settings,
             epoll,

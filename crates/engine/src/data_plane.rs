@@ -277,6 +277,7 @@ pub(crate) struct DataPlane {
 
 impl DataPlane {
     pub(crate) fn new(settings: Arc<Settings>, worker: WorkerId, now: Time) -> DataPlane {
+        let WorkerId { index, seed, .. } = worker;
         let (pools, servers) = Pools::build(&settings.pools, &settings.flush);
         let mut plane = DataPlane {
             pools,
@@ -324,9 +325,9 @@ impl DataPlane {
             tls: TlsCounts::default(),
             latency: LatencyTable::default(),
             slow_log: SlowLog::default(),
-            hot_keys: HotKeys::new(worker.seed),
-            random: worker.seed | 1,
-            next_session: worker.index as u64 + 1,
+            hot_keys: HotKeys::new(seed),
+            random: seed | 1,
+            next_session: index as u64 + 1,
             settings,
         };
         plane.apply_slow_log();

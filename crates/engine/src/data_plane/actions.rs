@@ -1,5 +1,7 @@
 //! Actions for the driver, and events for the operator's log. Every component emits them.
 
+use std::sync::Arc;
+
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::{Address, PasswordSource};
 use crate::data_plane::worker_query::{WorkerQuery, WorkerReply};
@@ -141,7 +143,7 @@ pub enum Event {
 }
 
 /// The identity of this engine's worker.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct WorkerId {
     /// The index of the worker, from 0.
     pub index: usize,
@@ -152,8 +154,39 @@ pub struct WorkerId {
     pub seed: u64,
     /// The process id, for INFO.
     pub process_id: u32,
-    /// The TCP port for clients, for INFO. It is 0 if all listening sockets are in the file system.
-    pub tcp_port: u16,
+    /// The TCP ports for clients, in the order of the configuration.
+    pub ports: Arc<[ListeningPort]>,
     /// The time in seconds since 1970 at the engine's time 0, for INFO.
     pub started_at: u64,
+}
+
+impl WorkerId {
+    /// The TCP port for clients, for INFO. It is 0 if all listening sockets are in the file system.
+    pub(crate) fn tcp_port(&self) -> u16 {
+        self.ports.first().map_or(0, |first| first.port)
+    }
+}
+
+/// A TCP port on which respool listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListeningPort {
+    /// The index of the listener.
+    pub listener: u16,
+    /// The host of the listener, as the configuration has it.
+    pub host: String,
+    /// The port.
+    pub port: u16,
+    /// The pool of its new sessions.
+    pub pool: u16,
+    /// Whether clients reach it with TLS.
+    pub has_tls: bool,
+}
+
+impl ListeningPort {
+    /// Whether clients of this listener reach the other one, too: it is of the same pool and at the
+    /// same host, or at all hosts.
+    pub(crate) fn is_beside(&self, other: &ListeningPort) -> bool {
+        let is_any = matches!(&*other.host, "0.0.0.0" | "::");
+        self.pool == other.pool && (is_any || self.host == other.host)
+    }
 }

@@ -50,7 +50,7 @@ impl DataPlane {
     /// connected to. 0: a socket in the file system.
     pub(crate) fn tcp_port_of(&self, id: SessionId) -> u16 {
         match self.sessions.get(id).map(|session| &session.local) {
-            _ if self.settings.pools_in_use().count() == 1 => self.worker.tcp_port,
+            _ if self.settings.pools_in_use().count() == 1 => self.worker.tcp_port(),
             Some(LocalAddress::Tcp(at) | LocalAddress::Tls(at)) => at.port(),
             _ => 0,
         }

@@ -76,7 +76,7 @@ pub(crate) fn plane_of(settings: Settings) -> DataPlane {
         count: 1,
         seed: 1,
         process_id: 1,
-        tcp_port: 0,
+        ports: Default::default(),
         started_at: 0,
     };
     DataPlane::new(Arc::new(settings), worker, Time(0))

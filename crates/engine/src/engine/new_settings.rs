@@ -16,6 +16,7 @@ use crate::base::limits::unanswered_bytes_max;
 use crate::base::reload_report::ReloadReport;
 use crate::base::settings::Settings;
 use crate::base::time::Time;
+use crate::data_plane::actions::ListeningPort;
 use crate::engine::Engine;
 
 /// An order to take other settings. All workers of a process get an equal one.
@@ -26,8 +27,8 @@ pub struct NewSettings {
     /// The time of the order, by the clock that all workers share. Options that clients set before
     /// it are overwritten.
     pub at: Time,
-    /// The port of the first listener that has one. 0: none.
-    pub tcp_port: u16,
+    /// The TCP ports for clients, in the order of the configuration.
+    pub ports: Arc<[ListeningPort]>,
     /// How long sessions of a pool that has ended may go on with a transaction or a request that
     /// waits, before they are closed.
     pub drain_ms: u32,
@@ -42,7 +43,7 @@ impl Engine {
         if users != settings.users {
             Arc::make_mut(&mut settings).users = users;
         }
-        self.plane.worker.tcp_port = new.tcp_port;
+        self.plane.worker.ports = new.ports;
         let before = self.plane.settings.clone();
         self.plane.take_settings(settings.clone());
         self.follow_pools(&before, new.drain_ms);

@@ -11,6 +11,7 @@ use sha1::{Digest, Sha1};
 use crate::base::error_text::wrong_arity;
 use crate::base::handle::SessionId;
 use crate::data_plane::DataPlane;
+use crate::data_plane::actions::ListeningPort;
 use crate::data_plane::ingress::{Dispatched, OK, Request};
 use crate::data_plane::session::{LocalAddress, Session};
 use crate::local::Local;
@@ -19,11 +20,18 @@ use crate::routing::pool::Group;
 /// The address and name of the node that a client sees.
 struct FacadeNode {
     host: String,
+    /// The port that leads the client to respool in the way it has come. 0: none.
     port: u16,
-    /// Whether the client has reached the port with TLS.
-    has_tls: bool,
+    ports: NodePorts,
     id: String,
     version: Version,
+}
+
+/// The ports of the node by kind. At least one is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NodePorts {
+    plain: Option<u16>,
+    tls: Option<u16>,
 }
 
 impl Local {
@@ -95,6 +103,32 @@ impl Local {
     }
 }
 
+impl NodePorts {
+    fn of_one(port: u16, has_tls: bool) -> NodePorts {
+        NodePorts {
+            plain: (!has_tls).then_some(port),
+            tls: has_tls.then_some(port),
+        }
+    }
+
+    /// Adds the port of the other kind that a client of this listener reaches, too.
+    fn with_other(mut self, listening: &[ListeningPort], listener: u16) -> NodePorts {
+        let own = listening.iter().find(|port| port.listener == listener);
+        let other = own.and_then(|own| {
+            let mut others = listening.iter();
+            others.find(|other| other.has_tls != own.has_tls && own.is_beside(other))
+        });
+        if let Some(other) = other {
+            let port = match other.has_tls {
+                true => &mut self.tls,
+                false => &mut self.plain,
+            };
+            port.get_or_insert(other.port);
+        }
+        self
+    }
+}
+
 impl FacadeNode {
     /// CLUSTER SLOTS.
     fn append_slots(&self, ranges: &[(u16, u16)], out: &mut Vec<u8>) {
@@ -111,8 +145,7 @@ impl FacadeNode {
         }
     }
 
-    /// CLUSTER SHARDS, with the fields of a server in its order. A server with both ports names
-    /// both, and respool that of the client's connection.
+    /// CLUSTER SHARDS, with the fields of a server in its order. It names the ports of both kinds.
     fn append_shards(&self, ranges: &[(u16, u16)], out: &mut Vec<u8>) {
         encode::array(out, 1);
         encode::map(out, self.version, 2);
@@ -124,13 +157,15 @@ impl FacadeNode {
         }
         encode::bulk(out, b"nodes");
         encode::array(out, 1);
-        encode::map(out, self.version, 7);
-        let port = match self.has_tls {
-            true => "tls-port",
-            false => "port",
-        };
+        let ports = [("port", self.ports.plain), ("tls-port", self.ports.tls)];
+        let ports = ports
+            .iter()
+            .filter_map(|(name, port)| Some((name, (*port)?)));
+        encode::map(out, self.version, 6 + ports.clone().count());
         append_text("id", &self.id, out);
-        append_number(port, self.port.into(), out);
+        for (name, port) in ports {
+            append_number(name, port.into(), out);
+        }
         append_text("ip", &self.host, out);
         append_text("endpoint", &self.host, out);
         append_text("role", "master", out);
@@ -277,10 +312,18 @@ impl Local {
             {
                 (String::new(), 0)
             }
-            LocalAddress::Unix(_) | LocalAddress::Unknown => (String::new(), plane.worker.tcp_port),
+            LocalAddress::Unix(_) | LocalAddress::Unknown => {
+                (String::new(), plane.worker.tcp_port())
+            }
         };
         let pool = &plane.settings.pools[usize::from(session.pool)];
+        let own = NodePorts::of_one(port, matches!(session.local, LocalAddress::Tls(_)));
+        let mut ports = own.with_other(&plane.worker.ports, session.listener);
         if let Some(announced) = &pool.announce {
+            if let Some(port) = announced.port {
+                // The announced address has no second port.
+                ports = NodePorts::of_one(port, own.tls.is_some());
+            }
             port = announced.port.unwrap_or(port);
             // A host without a port leads nowhere, so it is not announced.
             if port != 0 {
@@ -292,9 +335,56 @@ impl Local {
         FacadeNode {
             host,
             port,
-            has_tls: matches!(session.local, LocalAddress::Tls(_)),
+            ports,
             id: digest.iter().map(|byte| format!("{byte:02x}")).collect(),
             version: session.version,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A client is told the port of the other kind if it reaches it: in its pool, and at its host.
+    #[test]
+    fn port_of_the_other_kind_is_told() {
+        let ports = [
+            ("a", 1, 0, false),
+            ("a", 2, 0, true),
+            ("b", 3, 0, false),
+            ("a", 4, 1, true),
+            ("c", 5, 1, false),
+            ("d", 6, 2, false),
+            ("0.0.0.0", 7, 2, true),
+            ("::", 8, 3, true),
+            ("e", 9, 3, false),
+        ];
+        let ports = ports.map(|(host, port, pool, has_tls)| ListeningPort {
+            listener: port + 10,
+            host: host.to_owned(),
+            port,
+            pool,
+            has_tls,
+        });
+        for (port, plain, tls) in [
+            (1, Some(1), Some(2)),
+            (2, Some(1), Some(2)),
+            (3, Some(3), None),
+            (4, None, Some(4)),
+            (5, Some(5), None),
+            (6, Some(6), Some(7)),
+            // A client at another address of the machine does not reach `d`.
+            (7, None, Some(7)),
+            (8, None, Some(8)),
+            (9, Some(9), Some(8)),
+        ] {
+            let own = NodePorts::of_one(port, ports[usize::from(port) - 1].has_tls);
+            let told = own.with_other(&ports, port + 10);
+            assert_eq!(told, NodePorts { plain, tls }, "{port}");
+        }
+        // A listener that a reload has removed.
+        let own = NodePorts::of_one(1, false);
+        assert_eq!(own.with_other(&ports, 1), own);
     }
 }

@@ -11,7 +11,7 @@ fn takes_at(world: &mut World, at: Time, settings: &Settings) {
     let new = NewSettings {
         settings: Arc::new(settings.clone()),
         at,
-        tcp_port: 0,
+        ports: Default::default(),
         drain_ms: 5_000,
     };
     world.turn(|engine| engine.handle_settings(new));

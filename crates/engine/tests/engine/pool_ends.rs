@@ -69,7 +69,7 @@ impl Reloaded {
         let new = NewSettings {
             settings: Arc::new(self.settings.clone()),
             at,
-            tcp_port: 0,
+            ports: Default::default(),
             drain_ms: self.drain_ms,
         };
         self.world.turn(|engine| engine.handle_settings(new));

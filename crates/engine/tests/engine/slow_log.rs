@@ -155,7 +155,7 @@ fn threshold_decides_and_a_reload_changes_it() {
         let new = NewSettings {
             settings: Arc::new(settings.clone()),
             at: world.now,
-            tcp_port: 0,
+            ports: Default::default(),
             drain_ms: 0,
         };
         world.turn(|engine| engine.handle_settings(new));

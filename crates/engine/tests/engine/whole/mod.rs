@@ -56,7 +56,7 @@ pub(crate) fn run(mut choices: Choices<'_>, kind: Option<Kind>, steps: usize, is
         count: 1 + choices.below(2),
         seed: 7,
         process_id: 1,
-        tcp_port: 0,
+        ports: Default::default(),
         started_at: 0,
     };
     let mut whole = Whole {

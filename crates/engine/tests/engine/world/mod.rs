@@ -126,7 +126,7 @@ pub(crate) fn worker(index: usize, count: usize) -> WorkerId {
         count,
         seed: 7,
         process_id: 1,
-        tcp_port: 0,
+        ports: Default::default(),
         started_at: 0,
     }
 }
@@ -316,7 +316,7 @@ impl World {
         settings: Settings,
     ) -> World {
         let owners = Owners::of(&settings);
-        let engine = Engine::new(Arc::new(settings), worker, Time(0));
+        let engine = Engine::new(Arc::new(settings), worker.clone(), Time(0));
         let mut engine = engine.with_directory(directory);
         engine.begin_turn(Time(0));
         engine.end_turn();

@@ -268,8 +268,8 @@ fn password_holds_with_tls() {
     assert_eq!(client.call("GET key"), Reply::Null);
 }
 
-/// Cluster clients with TLS are told the port of their listener as one with TLS, as a server with
-/// `tls-cluster yes` says it. Other clients are told the plain port.
+/// Cluster clients with TLS are told the port of their listener, as a server with `tls-cluster yes`
+/// says it. Other clients are told the plain port. CLUSTER SHARDS tells both.
 #[test]
 fn cluster_clients_are_told_the_port_with_tls() {
     let cluster = TestCluster::start(&any_server(), primaries());
@@ -297,8 +297,9 @@ fn cluster_clients_are_told_the_port_with_tls() {
             let (plain, with_tls) = (plain.call(call), with_tls.call(call));
             match call {
                 "CLUSTER SHARDS" => {
-                    assert_eq!(ports_of_shards(&plain), [("port", proxy.address().port())]);
-                    assert_eq!(ports_of_shards(&with_tls), [("tls-port", port.port)]);
+                    let both = [("port", proxy.address().port()), ("tls-port", port.port)];
+                    assert_eq!(ports_of_shards(&plain), both);
+                    assert_eq!(ports_of_shards(&with_tls), both);
                 }
                 "CLUSTER SLOTS" => {
                     let [range] = items(&with_tls) else {
