@@ -90,8 +90,8 @@ impl Call {
         }
     }
 
-    /// Writes and reads as far as it goes, before a wait. Returns the outcome of the call once it is
-    /// there.
+    /// Writes and reads as far as it goes, before a wait. Returns the outcome of the call once it
+    /// is there.
     fn step(&mut self, sessions: &Sessions) -> Option<Result<Vec<u8>, CallError>> {
         let session = self.session.as_ref()?;
         if self.written < self.request.len() {

@@ -370,8 +370,8 @@ impl CallerSession {
         }
     }
 
-    /// As [`CallerSession::wait`], for a task: the task is woken when it is to poll again. Its waker
-    /// must not wait for another call.
+    /// As [`CallerSession::wait`], for a task: the task is woken when it is to poll again. Its
+    /// waker must not wait for another call.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
         let waker = context.waker().clone();
         let mut state = lock(&self.0.state);
