@@ -135,10 +135,10 @@ fn check_event(event: &FailoverEvent) {
             check_endpoint(to);
         }
         FailoverEvent::Promoted { to, .. } => check_endpoint(to),
-        FailoverEvent::Down { who, .. }
-        | FailoverEvent::Up { who, .. }
-        | FailoverEvent::Rebooted { who } => {
-            check_endpoint(&who.endpoint);
+        FailoverEvent::Down { instance, .. }
+        | FailoverEvent::Up { instance, .. }
+        | FailoverEvent::Rebooted { instance } => {
+            check_endpoint(&instance.endpoint);
         }
         _ => {}
     }
