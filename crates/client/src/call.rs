@@ -52,14 +52,19 @@ impl Call {
         check(args)?;
         let mut request = Vec::new();
         encode::request(&mut request, args);
-        Ok(Call {
+        Ok(Call::of_request(sessions, request))
+    }
+
+    /// As [`Call::begin`], for an encoded request that leaves no trace in its session.
+    pub(crate) fn of_request(sessions: &Sessions, request: Vec<u8>) -> Call {
+        Call {
             session: Some(sessions.take()),
             request,
             written: 0,
             reply: Vec::new(),
             scanner: ReplyScanner::default(),
             scanned: 0,
-        })
+        }
     }
 
     /// Writes the request as far as it goes.
@@ -146,22 +151,24 @@ fn check<A: AsRef<[u8]>>(args: &[A]) -> Result<(), CallError> {
     if args.is_empty() {
         return Err(CallError::without_arguments());
     }
-    let Some(id) = commands::resolve(args.len(), |at| args[at].as_ref()) else {
-        return Ok(());
-    };
-    let command = id.get();
+    match trace_of(args) {
+        Some(command) => Err(CallError::Invalid(format!(
+            "{} changes its connection, which other callers share: send it in a session of its own",
+            command.replace('|', " ").to_uppercase()
+        ))),
+        None => Ok(()),
+    }
+}
+
+/// The name of the command, if it changes its session for the next request.
+pub(crate) fn trace_of<A: AsRef<[u8]>>(args: &[A]) -> Option<&'static str> {
+    let command = commands::resolve(args.len(), |at| args[at].as_ref())?.get();
     let leaves_trace = match command.answer {
         Answer::Pinned => true,
         Answer::Session => !WITHOUT_TRACE.contains(&command.name),
         _ => false,
     };
-    match leaves_trace {
-        true => Err(CallError::Invalid(format!(
-            "{} changes its connection, which other callers share: send it in a session of its own",
-            command.name.replace('|', " ").to_uppercase()
-        ))),
-        false => Ok(()),
-    }
+    leaves_trace.then_some(command.name)
 }
 
 /// The future of a call: see [`Client::ask`].

@@ -23,6 +23,8 @@
 //!   for transactions that watch keys, blocking commands and subscriptions.
 //! - [`Client::within`] limits the time of calls. A call that is out of time is taken back if
 //!   it has not left, and so is the request of a future that is dropped.
+//! - With the feature `redis`, `Client::redis_connection` and `Client::async_redis_connection` are
+//!   connections for the crate `redis`.
 //! - [`CallError`] says whether a failed request may have been executed.
 //!
 //! Order holds between calls of which one has ended before the other began.
@@ -34,6 +36,8 @@
 mod call;
 mod error;
 mod open;
+#[cfg(feature = "redis")]
+mod redis_rs;
 mod session;
 mod sessions;
 
@@ -49,6 +53,8 @@ use respool_engine::settings::Settings;
 pub use call::PendingCall;
 pub use error::CallError;
 pub use open::{ClientOptions, OpenError};
+#[cfg(feature = "redis")]
+pub use redis_rs::{AsyncRedisConnection, RedisConnection, call_error};
 pub use session::OrderedSession;
 
 use crate::call::Call;
@@ -65,6 +71,9 @@ pub struct Client(Arc<Core>);
 /// The part that all clones share.
 pub(crate) struct Core {
     sessions: Sessions,
+    /// The database in which a session starts.
+    #[cfg(feature = "redis")]
+    database: u32,
     /// `None` while it ends.
     running: Option<Running>,
     /// The thread that reads passwords and certificates again.
@@ -79,6 +88,11 @@ impl Core {
         notify: Notify,
         rereader: Rereader,
     ) -> Result<Core, StartError> {
+        #[cfg(feature = "redis")]
+        let database = settings
+            .pools
+            .first()
+            .map_or(0, |pool| pool.kind.database());
         let setup = Setup {
             listeners: Vec::new(),
             pool_tls,
@@ -95,6 +109,8 @@ impl Core {
         let callers = running.callers().expect("the set-up serves callers");
         Ok(Core {
             sessions: Sessions::new(callers),
+            #[cfg(feature = "redis")]
+            database,
             running: Some(running),
             rereader,
         })
@@ -203,6 +219,19 @@ impl Client {
     /// Opens a session, which counts against `sessions-max` from its first request on.
     pub fn session(&self) -> OrderedSession {
         OrderedSession::new(self.sessions().take(), self.0.clone())
+    }
+
+    /// A blocking connection for the crate `redis`: its commands, pipelines, transactions and
+    /// scripts run through this client.
+    #[cfg(feature = "redis")]
+    pub fn redis_connection(&self) -> RedisConnection {
+        RedisConnection::new(self.clone())
+    }
+
+    /// As [`Client::redis_connection`], for tasks.
+    #[cfg(feature = "redis")]
+    pub fn async_redis_connection(&self) -> AsyncRedisConnection {
+        AsyncRedisConnection::new(self.clone())
     }
 
     fn sessions(&self) -> &Sessions {

@@ -86,23 +86,92 @@ impl OrderedSession {
                         request";
             return Err(CallError::Invalid(text.into()));
         }
-        self.request.clear();
-        encode::request(&mut self.request, args);
-        let mut written = 0;
-        loop {
-            // The end is asked for first: a session that ends later has taken the bytes.
-            let end = self.session.end();
-            written += write(&self.session, &self.request[written..]);
-            if written == self.request.len() {
-                return Ok(());
-            }
-            if let Some(end) = end {
-                return Err(CallError::unwritten(end));
-            }
-            // The engine takes no request of a session that does not read its replies.
+        let mut request = std::mem::take(&mut self.request);
+        request.clear();
+        encode::request(&mut request, args);
+        let outcome = self.write_all(&request, write, &mut 0);
+        self.request = request;
+        outcome
+    }
+
+    fn write_all(
+        &mut self,
+        request: &[u8],
+        write: impl Fn(&CallerSession, &[u8]) -> usize,
+        written: &mut usize,
+    ) -> Result<(), CallError> {
+        while !self.write_some(request, written, &write)? {
             self.wait();
-            self.read();
         }
+        Ok(())
+    }
+
+    /// Writes as far as there is room, and keeps the replies that have come: the engine takes no
+    /// request of a session that does not read its replies. Returns whether all is written.
+    fn write_some(
+        &mut self,
+        request: &[u8],
+        written: &mut usize,
+        write: impl Fn(&CallerSession, &[u8]) -> usize,
+    ) -> Result<bool, CallError> {
+        // The end is asked for first: a session that ends later has taken the bytes.
+        let end = self.session.end();
+        *written += write(&self.session, &request[*written..]);
+        if *written == request.len() {
+            return Ok(true);
+        }
+        self.read();
+        match end {
+            Some(end) => Err(CallError::unwritten(end)),
+            None => Ok(false),
+        }
+    }
+
+    /// Sends encoded requests, whose replies are received next. `written`: the bytes that were
+    /// sent.
+    #[cfg(feature = "redis")]
+    pub(crate) fn send_encoded(
+        &mut self,
+        requests: &[u8],
+        written: &mut usize,
+    ) -> Result<(), CallError> {
+        self.write_all(requests, CallerSession::write_before_wait, written)
+    }
+
+    /// As [`OrderedSession::send_encoded`], for a task.
+    #[cfg(feature = "redis")]
+    pub(crate) fn poll_send_encoded(
+        &mut self,
+        context: &mut Context<'_>,
+        requests: &[u8],
+        written: &mut usize,
+    ) -> Poll<Result<(), CallError>> {
+        loop {
+            if self.write_some(requests, written, CallerSession::write)? {
+                return Poll::Ready(Ok(()));
+            }
+            if self.session.poll(context).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Takes the requests back that have not left, and does not wait for their fate.
+    #[cfg(feature = "redis")]
+    pub(crate) fn abandon(self) {
+        self.session.withdraw();
+    }
+
+    /// Whether the session has not ended.
+    #[cfg(feature = "redis")]
+    pub(crate) fn is_open(&self) -> bool {
+        self.session.end().is_none()
+    }
+
+    /// The session of the engine, if each reply has been received.
+    #[cfg(feature = "redis")]
+    pub(crate) fn into_unused(self) -> Option<CallerSession> {
+        (self.at == self.input.len()).then_some(self.session)
     }
 
     /// Blocks until there is something to read, room to write or an end. A task that waits for that

@@ -523,6 +523,22 @@ impl PoolKind {
         }
     }
 
+    /// The database in which a session starts.
+    pub fn database(&self) -> u32 {
+        match self {
+            PoolKind::Single(server) => server.db,
+            PoolKind::Watched { template, .. } => template.db,
+            PoolKind::Cluster { seeds: servers }
+            | PoolKind::Sharded {
+                shards: servers, ..
+            } => servers.first().map_or(0, |server| server.db),
+            PoolKind::ByPrefix { subpools } => {
+                subpools.first().map_or(0, |subpool| subpool.kind.database())
+            }
+            PoolKind::Subpool | PoolKind::Ended { .. } => 0,
+        }
+    }
+
     /// The number of servers that the configuration names.
     pub(crate) fn servers_named(&self) -> usize {
         match self {
