@@ -532,9 +532,9 @@ impl PoolKind {
             | PoolKind::Sharded {
                 shards: servers, ..
             } => servers.first().map_or(0, |server| server.db),
-            PoolKind::ByPrefix { subpools } => {
-                subpools.first().map_or(0, |subpool| subpool.kind.database())
-            }
+            PoolKind::ByPrefix { subpools } => subpools
+                .first()
+                .map_or(0, |subpool| subpool.kind.database()),
             PoolKind::Subpool | PoolKind::Ended { .. } => 0,
         }
     }
