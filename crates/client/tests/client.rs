@@ -2,15 +2,15 @@
 
 use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
+use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_client::{CallError, Client};
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_testkit::servers::{ServerProcess, any_server};
+use respool_testkit::tasks::block_on;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -44,29 +44,6 @@ fn patient(server: &ServerProcess) -> Settings {
     settings.timeouts.request_ms = 0;
     settings.timeouts.link_stall_ms = 60_000;
     settings
-}
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(&waker);
-    let begun = Instant::now();
-    loop {
-        if let Poll::Ready(value) = future.as_mut().poll(&mut context) {
-            return value;
-        }
-        assert!(begun.elapsed() < PATIENCE, "the future does not end");
-        thread::park_timeout(PATIENCE);
-    }
 }
 
 #[test]

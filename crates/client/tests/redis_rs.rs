@@ -1,15 +1,11 @@
 //! The crate `redis` through a client, before a real server.
 
-use std::future::Future;
-use std::pin::pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread;
 use std::time::Duration;
 
 use redis::{Commands, ConnectionLike, RedisError, RedisResult, Value};
 use respool_client::{CallError, Client, call_error};
 use respool_testkit::servers::{ServerProcess, any_server};
+use respool_testkit::tasks::block_on;
 use respool_testkit::time::wait_until;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -20,25 +16,6 @@ fn server() -> ServerProcess {
 
 fn client(server: &ServerProcess) -> Client {
     Client::open(&format!("redis://{}", server.address())).expect("the client opens")
-}
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    loop {
-        match future.as_mut().poll(&mut Context::from_waker(&waker)) {
-            Poll::Ready(result) => return result,
-            Poll::Pending => thread::park_timeout(SOON),
-        }
-    }
 }
 
 #[test]

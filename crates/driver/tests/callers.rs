@@ -1,10 +1,7 @@
 //! Sessions of callers in the same process, before a real server.
 
-use std::future::Future;
 use std::net::SocketAddr;
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -12,6 +9,7 @@ use respool_driver::{CallerEnd, CallerSession, EndReason, ListenAddress, Running
 use respool_engine::Fate;
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_testkit::servers::{ServerProcess, any_server};
+use respool_testkit::tasks::block_on;
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -294,27 +292,6 @@ fn drain_answers_callers() {
     late.write(&request(&[b"PING"]));
     assert_eq!(end_of(&late).fate, Some(Fate::NotSent));
     assert_eq!(running.join(PATIENCE), 0);
-}
-
-struct Unpark(thread::Thread);
-
-impl Wake for Unpark {
-    fn wake(self: Arc<Self>) {
-        self.0.unpark();
-    }
-}
-
-/// Runs a future on this thread.
-fn block_on<T>(future: impl Future<Output = T>) -> T {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(&waker);
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => thread::park_timeout(PATIENCE),
-        }
-    }
 }
 
 #[test]

@@ -26,6 +26,7 @@ pub mod random;
 pub mod reply;
 pub mod scene;
 pub mod servers;
+pub mod tasks;
 pub mod time;
 pub mod tls_client;
 pub mod topologies;
