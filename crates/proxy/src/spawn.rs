@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use respool_config::address::UNIX_PATH_BYTES_MAX;
 use respool_config::backend::{BackendServers, BackendUrl};
 use respool_config::config::{PROGRAMS, Plan};
-use respool_engine::settings::{Address, Reads};
+use respool_engine::settings::Address;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -155,13 +155,7 @@ impl SpawnedServer {
         let address = Address::Unix(self.socket.clone());
         BackendUrl {
             servers: BackendServers::Single(address),
-            tls: false,
-            user: None,
-            password: None,
-            origin: None,
-            source: None,
-            db: 0,
-            reads: Reads::default(),
+            ..BackendUrl::default()
         }
     }
 
