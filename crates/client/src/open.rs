@@ -39,8 +39,8 @@ impl ClientOptions {
         self
     }
 
-    /// Sets the function that gets events for the operator. It is called on the client's thread,
-    /// and must not block.
+    /// Sets the function that gets events for the operator. It is called on the client's thread or
+    /// on that of a caller. It must not block, and must not call the client.
     #[must_use]
     pub fn notify(mut self, notify: Notify) -> ClientOptions {
         self.notify = Some(notify);

@@ -16,7 +16,7 @@ const KEPT_BYTES_MAX: usize = 64 << 20;
 /// Received bytes are dropped in pieces of at least this size.
 const DROPPED_BYTES_MIN: usize = 64 << 10;
 
-/// A session of its own: it is to its caller what a connection to a server is.
+/// A session of one caller. The caller uses it as a connection to a server.
 ///
 /// Requests run in the order in which they were sent, and each reply is received in that order.
 /// The session may watch keys, wait for a list, subscribe to channels and choose RESP3. Its
@@ -127,7 +127,7 @@ impl OrderedSession {
         }
     }
 
-    /// Sends encoded requests, whose replies are received next. `written`: the bytes that were
+    /// Sends encoded requests. Their replies are received next. `written`: the bytes that were
     /// sent.
     #[cfg(feature = "redis")]
     pub(crate) fn send_encoded(

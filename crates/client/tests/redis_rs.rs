@@ -40,7 +40,7 @@ fn typed_commands_work() {
     assert!(connection.check_connection() && connection.is_open());
 }
 
-/// A pipeline returns what it asks for, and its errors at their places.
+/// A pipeline returns its values in order, and its errors at their places.
 #[test]
 fn pipelines_keep_their_order() {
     let server = server();

@@ -329,8 +329,8 @@ impl RenewablesInEffect {
     }
 }
 
-/// How often passwords and certificates could not be renewed while respool runs. What was in effect
-/// before stays. A reload is not counted: it fails as a whole.
+/// How often passwords and certificates could not be renewed while respool runs. The former
+/// ones stay in effect. A reload is not counted: it fails as a whole.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RenewalFailures {
     /// Runs of commands that printed no password.

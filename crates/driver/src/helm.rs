@@ -1,9 +1,9 @@
 //! Turns that a caller takes itself.
 //!
 //! A call waits for the scheduler twice: until the worker's thread runs, and then until the
-//! caller's thread runs again. So a worker whose last turns had one caller each stands aside: it
-//! puts its loop here and sleeps. The next caller *leads*: it locks the loop and takes turns until
-//! its own reply is there. It calls the worker back if others wait by then.
+//! caller's thread runs again. So a worker that had one caller in each of its last turns stands
+//! aside: it puts its loop here and sleeps. The next caller *leads*: it locks the loop and takes
+//! turns until its own reply is there. It calls the worker back if others wait by then.
 //!
 //! A worker that stands aside takes its loop back once a tick, also from a caller that leads. It
 //! stands aside again if callers have led since the last tick and none waits. A worker with
@@ -269,7 +269,7 @@ mod tests {
         }
     }
 
-    /// A panic in a turn of a caller ends all sessions, so that nobody waits for ever.
+    /// A panic in a turn of a caller ends all sessions, so that no caller waits for ever.
     #[test]
     fn panic_of_a_caller_that_leads_ends_all_sessions() {
         let world = World::new();
