@@ -8,7 +8,7 @@ use std::time::Instant;
 use respool_driver::CallerSession;
 use respool_protocol::commands::{self, Answer};
 use respool_protocol::encode;
-use respool_protocol::reply::{ReplyScanner, Scanned};
+use respool_protocol::reply::{FramingError, ReplyScanner, Scanned};
 
 use crate::Client;
 use crate::error::CallError;
@@ -41,6 +41,18 @@ pub(crate) struct Call {
     scanner: ReplyScanner,
     /// Bytes of the reply that the scanner has seen.
     scanned: usize,
+    greeting: Greeting,
+}
+
+/// The HELLO that a new session begins with, if calls are in RESP3.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Greeting {
+    /// There is none, or it was accepted.
+    None,
+    /// Its reply comes in front of that of the call.
+    Awaited,
+    /// A server without RESP3, for example. The call goes on in RESP2.
+    Refused,
 }
 
 impl Call {
@@ -55,15 +67,37 @@ impl Call {
         Ok(Call::of_request(sessions, request))
     }
 
+    /// As [`Call::begin`], for an encoded request.
+    pub(crate) fn begin_encoded(sessions: &Sessions, request: Vec<u8>) -> Result<Call, CallError> {
+        let mut args = Vec::new();
+        match take_request(&request, &mut args) {
+            Some([]) => check(&args)?,
+            _ => {
+                let text = "an encoded request is one array of at least one bulk string";
+                return Err(CallError::Invalid(text.into()));
+            }
+        }
+        Ok(Call::of_request(sessions, request))
+    }
+
     /// As [`Call::begin`], for an encoded request that leaves no trace in its session.
     pub(crate) fn of_request(sessions: &Sessions, request: Vec<u8>) -> Call {
+        let (session, greeting) = sessions.take_for_call();
+        let request = match greeting {
+            b"" => request,
+            greeting => [greeting, request.as_slice()].concat(),
+        };
         Call {
-            session: Some(sessions.take()),
+            session: Some(session),
             request,
             written: 0,
             reply: Vec::new(),
             scanner: ReplyScanner::default(),
             scanned: 0,
+            greeting: match greeting {
+                b"" => Greeting::None,
+                _ => Greeting::Awaited,
+            },
         }
     }
 
@@ -105,13 +139,16 @@ impl Call {
         // The end comes behind the last bytes, so it is asked for first.
         let end = session.end();
         if session.read(&mut self.reply) {
-            match self.scanner.scan(&self.reply[self.scanned..]) {
-                Ok(Scanned::Whole(len)) => {
-                    self.scanned += len;
-                    sessions.give_back(self.session.take()?);
+            match self.scan() {
+                Ok(true) => {
+                    let session = self.session.take()?;
+                    // A session whose HELLO was refused has the wrong protocol for the next call.
+                    if self.greeting != Greeting::Refused {
+                        sessions.give_back(session);
+                    }
                     return Some(self.complete());
                 }
-                Ok(Scanned::Fragment) => self.scanned = self.reply.len(),
+                Ok(false) => {}
                 Err(error) => {
                     self.session = None;
                     let text = format!("the reply is not RESP: {error}");
@@ -125,6 +162,27 @@ impl Call {
             true => CallError::unwritten(end),
             false => CallError::of_end(end),
         }))
+    }
+
+    /// Looks at the bytes that have come. Returns whether the reply is whole.
+    fn scan(&mut self) -> Result<bool, FramingError> {
+        loop {
+            match self.scanner.scan(&self.reply[self.scanned..])? {
+                Scanned::Whole(len) => self.scanned += len,
+                Scanned::Fragment => {
+                    self.scanned = self.reply.len();
+                    return Ok(false);
+                }
+            }
+            if self.greeting != Greeting::Awaited {
+                return Ok(true);
+            }
+            self.greeting = match self.reply.first() {
+                Some(b'-') => Greeting::Refused,
+                _ => Greeting::None,
+            };
+            self.reply.drain(..std::mem::take(&mut self.scanned));
+        }
     }
 
     /// The outcome that the whole reply tells.
@@ -144,6 +202,24 @@ impl Drop for Call {
             session.withdraw();
         }
     }
+}
+
+/// Takes one encoded request. Returns the bytes behind it.
+pub(crate) fn take_request<'a>(bytes: &'a [u8], args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
+    let (count, mut rest) = take_number(bytes.strip_prefix(b"*")?)?;
+    for _ in 0..count {
+        let (len, behind) = take_number(rest.strip_prefix(b"$")?)?;
+        args.push(behind.get(..len)?);
+        rest = behind[len..].strip_prefix(b"\r\n")?;
+    }
+    (count > 0).then_some(rest)
+}
+
+/// Takes a number and its line end.
+fn take_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
+    let end = bytes.iter().position(|byte| *byte == b'\r')?;
+    let number = str::from_utf8(&bytes[..end]).ok()?.parse().ok()?;
+    Some((number, bytes[end..].strip_prefix(b"\r\n")?))
 }
 
 /// Refuses a request that would change the session for the next call.
@@ -186,6 +262,30 @@ impl PendingCall {
         }
         let call = Some(call);
         PendingCall { call, client }
+    }
+}
+
+impl PendingCall {
+    /// Has the task woken when the call can go on.
+    pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
+        match self.session() {
+            Some(session) => session.poll(context),
+            None => Poll::Ready(()),
+        }
+    }
+
+    /// Takes the request back if it has not left. The outcome tells its fate.
+    pub(crate) fn withdraw(&self) {
+        if let Some(session) = self.session() {
+            session.withdraw();
+        }
+    }
+
+    fn session(&self) -> Option<&CallerSession> {
+        match &self.call {
+            Some(Ok(call)) => call.session.as_ref(),
+            _ => None,
+        }
     }
 }
 

@@ -23,6 +23,7 @@
 //!   for transactions that watch keys, blocking commands and subscriptions.
 //! - [`Client::within`] limits the time of calls. A call that is out of time is taken back if
 //!   it has not left, and so is the request of a future that is dropped.
+//! - [`Client::completions`] and [`Client::stream`] are for event loops and other languages.
 //! - With the feature `redis`, `Client::redis_connection` and `Client::async_redis_connection` are
 //!   connections for the crate `redis`.
 //! - [`CallError`] says whether a failed request may have been executed.
@@ -34,12 +35,14 @@
 //! caller.
 
 mod call;
+mod completions;
 mod error;
 mod open;
 #[cfg(feature = "redis")]
 mod redis_rs;
 mod session;
 mod sessions;
+mod stream;
 
 use std::io;
 use std::sync::Arc;
@@ -51,11 +54,13 @@ use respool_driver::{Notify, Running, Setup, StartError};
 use respool_engine::settings::Settings;
 
 pub use call::PendingCall;
+pub use completions::Completions;
 pub use error::CallError;
 pub use open::{ClientOptions, OpenError};
 #[cfg(feature = "redis")]
 pub use redis_rs::{AsyncRedisConnection, RedisConnection, call_error};
 pub use session::OrderedSession;
+pub use stream::SessionStream;
 
 use crate::call::Call;
 use crate::sessions::Sessions;
@@ -85,6 +90,7 @@ impl Core {
     fn start(
         settings: Arc<Settings>,
         pool_tls: Vec<Option<ServerTls>>,
+        resp3: bool,
         notify: Notify,
         rereader: Rereader,
     ) -> Result<Core, StartError> {
@@ -108,7 +114,7 @@ impl Core {
         let running = running.map_err(|mut errors| errors.swap_remove(0))?;
         let callers = running.callers().expect("the set-up serves callers");
         Ok(Core {
-            sessions: Sessions::new(callers),
+            sessions: Sessions::new(callers, resp3),
             #[cfg(feature = "redis")]
             database,
             running: Some(running),
@@ -188,17 +194,46 @@ impl Client {
         pool_tls: Vec<Option<ServerTls>>,
         notify: Notify,
     ) -> Result<Client, StartError> {
-        let core = Core::start(settings, pool_tls, notify, Rereader::default())?;
+        let core = Core::start(settings, pool_tls, false, notify, Rereader::default())?;
         Ok(Client(Arc::new(core)))
     }
 
-    /// Sends a request and blocks until its reply has come. The reply is in the protocol of Redis
-    /// (RESP2).
+    /// Sends a request and blocks until its reply has come. The reply is in the protocol of Redis:
+    /// see [`ClientOptions::resp3`].
     ///
     /// # Errors
     /// See [`CallError`].
     pub fn call<A: AsRef<[u8]>>(&self, args: &[A]) -> Result<Vec<u8>, CallError> {
         Call::begin(self.sessions(), args)?.wait(self.sessions(), None)
+    }
+
+    /// As [`Client::call`], for a request that the caller has encoded: one array of bulk strings.
+    /// `limit`: see [`Client::within`].
+    ///
+    /// # Errors
+    /// See [`CallError`]. Other bytes are [`CallError::Invalid`].
+    pub fn call_encoded(
+        &self,
+        request: Vec<u8>,
+        limit: Option<Duration>,
+    ) -> Result<Vec<u8>, CallError> {
+        let call = Call::begin_encoded(self.sessions(), request)?;
+        call.wait(self.sessions(), limit.and_then(deadline_in))
+    }
+
+    /// Many calls at the same time, whose outcomes one thread takes in batches: for event loops and
+    /// for other languages.
+    ///
+    /// # Errors
+    /// The system refuses an eventfd.
+    pub fn completions(&self) -> io::Result<Completions> {
+        Completions::new(self.clone())
+    }
+
+    /// Opens a session as a stream of bytes, for a client library that brings the protocol: it
+    /// takes the place of a socket. The session begins with its first byte.
+    pub fn stream(&self) -> SessionStream {
+        SessionStream::new(self.sessions().open(), self.0.clone())
     }
 
     /// This client with a limit on the time of each call. There is no other limit than
@@ -252,9 +287,12 @@ impl LimitedClient {
     /// # Errors
     /// See [`CallError`]. At the limit it is [`CallError::NotSent`] or [`CallError::Unknown`].
     pub fn call<A: AsRef<[u8]>>(&self, args: &[A]) -> Result<Vec<u8>, CallError> {
-        // A limit beyond the range of the clock is none.
-        let deadline = Instant::now().checked_add(self.limit);
         let sessions = self.client.sessions();
-        Call::begin(sessions, args)?.wait(sessions, deadline)
+        Call::begin(sessions, args)?.wait(sessions, deadline_in(self.limit))
     }
+}
+
+/// The end of a limit from now on. A limit beyond the range of the clock is none.
+fn deadline_in(limit: Duration) -> Option<Instant> {
+    Instant::now().checked_add(limit)
 }

@@ -24,6 +24,7 @@ const URL: &str = "backend";
 pub struct ClientOptions {
     /// Names and values, in the order in which they were set.
     texts: Vec<(String, String)>,
+    resp3: bool,
     notify: Option<Notify>,
 }
 
@@ -36,6 +37,14 @@ impl ClientOptions {
     #[must_use]
     pub fn set(mut self, name: &str, value: &str) -> ClientOptions {
         self.texts.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Chooses the protocol of the replies to calls: RESP3, or RESP2, which is the default. A server
+    /// that does not have RESP3 answers in RESP2.
+    #[must_use]
+    pub fn resp3(mut self, on: bool) -> ClientOptions {
+        self.resp3 = on;
         self
     }
 
@@ -64,7 +73,7 @@ impl ClientOptions {
         let pool_tls = config.tls_files.of_pools(config.pools.len());
         let rereader = Rereader::new(&config.renewable_passwords, &config.tls_files);
         let notify = asking(rereader.clone(), self.notify.clone());
-        let core = Core::start(Arc::new(settings), pool_tls, notify, rereader)?;
+        let core = Core::start(Arc::new(settings), pool_tls, self.resp3, notify, rereader)?;
         core.read_again().map_err(OpenError::Thread)?;
         Ok(Client(Arc::new(core)))
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 
-use crate::call::{Call, PendingCall, trace_of};
+use crate::call::{Call, PendingCall, take_request, trace_of};
 use crate::{CallError, Client, OrderedSession};
 
 /// A blocking connection of the crate `redis` through a [`Client`]: see
@@ -478,22 +478,4 @@ impl RequestForm {
 
 fn invalid(text: &str) -> RedisError {
     error_of(CallError::Invalid(text.into()))
-}
-
-/// Takes one request. Returns the bytes behind it.
-fn take_request<'a>(bytes: &'a [u8], args: &mut Vec<&'a [u8]>) -> Option<&'a [u8]> {
-    let (count, mut rest) = take_number(bytes.strip_prefix(b"*")?)?;
-    for _ in 0..count {
-        let (len, behind) = take_number(rest.strip_prefix(b"$")?)?;
-        args.push(behind.get(..len)?);
-        rest = behind[len..].strip_prefix(b"\r\n")?;
-    }
-    (count > 0).then_some(rest)
-}
-
-/// Takes a number and its line end.
-fn take_number(bytes: &[u8]) -> Option<(usize, &[u8])> {
-    let end = bytes.iter().position(|byte| *byte == b'\r')?;
-    let number = str::from_utf8(&bytes[..end]).ok()?.parse().ok()?;
-    Some((number, bytes[end..].strip_prefix(b"\r\n")?))
 }

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use respool_driver::CallerSession;
 use respool_protocol::encode;
 use respool_protocol::reply::{ReplyScanner, Scanned};
 
-use crate::Core;
 use crate::error::CallError;
+use crate::{Core, deadline_in};
 
 /// The most bytes of replies that a session holds before it takes another request.
 const KEPT_BYTES_MAX: usize = 64 << 20;
@@ -213,8 +213,7 @@ impl OrderedSession {
     /// # Errors
     /// See [`OrderedSession::receive`].
     pub fn receive_within(&mut self, limit: Duration) -> Result<Option<Vec<u8>>, CallError> {
-        // A limit beyond the range of the clock is none.
-        let deadline = Instant::now().checked_add(limit);
+        let deadline = deadline_in(limit);
         loop {
             if let Some(outcome) = self.next() {
                 return outcome.map(Some);

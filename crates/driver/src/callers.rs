@@ -173,6 +173,15 @@ impl CallerQueue {
         waited
     }
 
+    /// Wakes a caller that waited so.
+    fn wake(&self, waited: CallerWait) {
+        match waited {
+            CallerWait::No => {}
+            CallerWait::Asleep(gate) => self.gates[gate].wake_all(),
+            CallerWait::Task(waker) => waker.wake(),
+        }
+    }
+
     /// The gate for callers that are taken in the next turn.
     fn next_gate(&self) -> usize {
         self.turns.load(Ordering::Relaxed) as usize % GATES
@@ -256,11 +265,7 @@ impl Pipe {
         state.end.get_or_insert(end);
         let waits = self.queue.change_waits(&mut state, CallerWait::No);
         drop(state);
-        match waits {
-            CallerWait::No => {}
-            CallerWait::Asleep(gate) => self.queue.gates[gate].wake_all(),
-            CallerWait::Task(waker) => waker.wake(),
-        }
+        self.queue.wake(waits);
     }
 }
 
@@ -393,6 +398,18 @@ impl CallerSession {
         }
     }
 
+    /// Ends the input of the session, as the end of a connection does: requests that were written
+    /// are executed, and their replies are dropped. A caller that waits is woken.
+    pub fn leave(&self) {
+        let mut state = lock(&self.0.state);
+        // A withdrawal stays one.
+        state.wish.get_or_insert(Wish::Leave);
+        let waited = self.0.queue.change_waits(&mut state, CallerWait::No);
+        self.0.list(state);
+        self.0.queue.wake(waited);
+        self.0.queue.helm.call_back();
+    }
+
     /// Takes back the requests that have no reply. The session ends, and [`CallerSession::end`]
     /// then tells whether they may have been executed. Wait for the end.
     pub fn withdraw(&self) {
@@ -405,13 +422,7 @@ impl CallerSession {
 
 impl Drop for CallerSession {
     fn drop(&mut self) {
-        let mut state = lock(&self.0.state);
-        // A withdrawal stays one.
-        state.wish.get_or_insert(Wish::Leave);
-        let former = self.0.queue.change_waits(&mut state, CallerWait::No);
-        self.0.list(state);
-        drop(former);
-        self.0.queue.helm.call_back();
+        self.leave();
     }
 }
 
@@ -428,12 +439,16 @@ impl PipeState {
         }
     }
 
-    /// Whether the caller has something to do. If it wishes an end, it waits for that alone.
+    /// Whether the caller has something to do. A withdrawal waits for its end alone.
     fn is_ready(&self) -> bool {
-        self.end.is_some()
-            || self.wish.is_none()
-                && (!self.output.is_empty()
-                    || self.wants_room && self.input.len() < INPUT_BYTES_MAX)
+        let is_open =
+            || !self.output.is_empty() || self.wants_room && self.input.len() < INPUT_BYTES_MAX;
+        match self.wish {
+            _ if self.end.is_some() => true,
+            None => is_open(),
+            Some(Wish::Withdraw) => false,
+            Some(Wish::Leave) => true,
+        }
     }
 }
 

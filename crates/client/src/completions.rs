@@ -1,0 +1,247 @@
+//! Calls whose outcomes are taken in batches.
+//!
+//! ```text
+//!   caller ── ask ──► slot with its call ◄── take ── thread or event loop
+//!   worker ── wake ─► woken slots, eventfd ──────────►
+//! ```
+
+use std::collections::HashMap;
+use std::future::Future;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Wake, Waker};
+use std::time::Instant;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::io::Errno;
+
+use crate::call::{Call, PendingCall};
+use crate::{CallError, Client};
+
+/// Calls that are under way at the same time: see [`Client::completions`].
+///
+/// Each call has a token of the caller's choice. Its outcome is taken with that token, in no order.
+/// The calls of a turn are woken together, so a batch of outcomes costs one wake.
+///
+/// The methods may be called from any thread. Dropping it takes back the requests that have not
+/// left.
+pub struct Completions {
+    client: Client,
+    calls: Mutex<Calls>,
+    woken: Arc<Woken>,
+}
+
+#[derive(Default)]
+struct Calls {
+    slots: Vec<Slot>,
+    /// The slots without a call.
+    free: Vec<usize>,
+    /// The slots of calls by their tokens.
+    by_token: HashMap<u64, usize>,
+}
+
+struct Slot {
+    token: u64,
+    call: Option<PendingCall>,
+    /// Wakes the slot. It outlives its calls.
+    waker: Waker,
+}
+
+/// The slots to look at.
+struct Woken {
+    slots: Mutex<Vec<usize>>,
+    /// Readable while there are woken slots.
+    event: OwnedFd,
+}
+
+struct SlotWaker {
+    slot: usize,
+    woken: Arc<Woken>,
+}
+
+impl Wake for SlotWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.woken.add(self.slot);
+    }
+}
+
+impl Woken {
+    fn add(&self, slot: usize) {
+        let mut slots = lock(&self.slots);
+        slots.push(slot);
+        let is_first = slots.len() == 1;
+        drop(slots);
+        if is_first {
+            // It fails only at a count that is never reached, and then the event is readable.
+            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
+        }
+    }
+
+    /// The slots that were woken since the last time.
+    fn take(&self) -> Vec<usize> {
+        // The event is cleared first: a slot that is woken behind this sets it again.
+        let _ = rustix::io::read(&self.event, &mut [0; 8]);
+        std::mem::take(&mut *lock(&self.slots))
+    }
+}
+
+impl Completions {
+    pub(crate) fn new(client: Client) -> io::Result<Completions> {
+        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let slots = Mutex::default();
+        Ok(Completions {
+            client,
+            calls: Mutex::default(),
+            woken: Arc::new(Woken { slots, event }),
+        })
+    }
+
+    /// Begins a call. Its outcome comes with the token.
+    ///
+    /// # Errors
+    /// [`CallError::Invalid`]: the request cannot be a call, or another call has the token.
+    pub fn ask<A: AsRef<[u8]>>(&self, args: &[A], token: u64) -> Result<(), CallError> {
+        self.begin(token, || Call::begin(self.client.sessions(), args))
+    }
+
+    /// As [`Completions::ask`], for a request that the caller has encoded: one array of bulk
+    /// strings.
+    ///
+    /// # Errors
+    /// See [`Completions::ask`].
+    pub fn ask_encoded(&self, request: Vec<u8>, token: u64) -> Result<(), CallError> {
+        self.begin(token, || {
+            Call::begin_encoded(self.client.sessions(), request)
+        })
+    }
+
+    fn begin(
+        &self,
+        token: u64,
+        call: impl FnOnce() -> Result<Call, CallError>,
+    ) -> Result<(), CallError> {
+        let mut calls = lock(&self.calls);
+        if calls.by_token.contains_key(&token) {
+            let text = format!("the token {token} belongs to a call that is under way");
+            return Err(CallError::Invalid(text));
+        }
+        let call = PendingCall::new(Ok(call()?), self.client.clone());
+        let slot = calls.put(token, call, &self.woken);
+        let is_ready = calls.slots[slot].watch();
+        drop(calls);
+        if is_ready {
+            self.woken.add(slot);
+        }
+        Ok(())
+    }
+
+    /// Takes the request of a call back if it has not left. The outcome comes as any other, and
+    /// tells the fate of the request. It does nothing if the outcome is there already.
+    pub fn withdraw(&self, token: u64) {
+        let calls = lock(&self.calls);
+        let slot = calls.by_token.get(&token).map(|slot| &calls.slots[*slot]);
+        if let Some(call) = slot.and_then(|slot| slot.call.as_ref()) {
+            call.withdraw();
+        }
+    }
+
+    /// Takes the outcomes that are there, each with the token of its call. It does not block.
+    pub fn take(&self, outcomes: &mut Vec<(u64, Result<Vec<u8>, CallError>)>) {
+        let woken = self.woken.take();
+        let mut calls = lock(&self.calls);
+        for index in woken {
+            let slot = &mut calls.slots[index];
+            if let Some(outcome) = slot.take() {
+                let token = slot.token;
+                calls.by_token.remove(&token);
+                calls.free.push(index);
+                outcomes.push((token, outcome));
+            }
+        }
+    }
+
+    /// Blocks until there may be outcomes to take, or until the deadline. Returns `false` at the
+    /// deadline.
+    pub fn wait(&self, deadline: Option<Instant>) -> bool {
+        loop {
+            let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
+            // A time beyond the range of the kernel is none.
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let mut events = [PollFd::new(&self.woken.event, PollFlags::IN)];
+            match poll(&mut events, timeout.as_ref()) {
+                Ok(0) => return false,
+                Err(Errno::INTR) => {}
+                // A wait that the system refuses is a reason to look.
+                Ok(_) | Err(_) => return true,
+            }
+        }
+    }
+
+    /// The number of calls whose outcomes were not taken.
+    pub fn len(&self) -> usize {
+        lock(&self.calls).by_token.len()
+    }
+
+    /// Whether the outcomes of all calls were taken.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// The descriptor is readable while there may be outcomes to take. [`Completions::take`] clears it.
+impl AsFd for Completions {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.woken.event.as_fd()
+    }
+}
+
+impl Slot {
+    /// Has the slot woken when its call can go on. Returns whether it can now.
+    fn watch(&self) -> bool {
+        let context = &mut Context::from_waker(&self.waker);
+        let call = self.call.as_ref();
+        call.is_some_and(|call| call.poll_ready(context).is_ready())
+    }
+
+    /// Takes the outcome, if it is there. Then the slot is free.
+    fn take(&mut self) -> Option<Result<Vec<u8>, CallError>> {
+        let context = &mut Context::from_waker(&self.waker);
+        match Pin::new(self.call.as_mut()?).poll(context) {
+            Poll::Ready(outcome) => {
+                self.call = None;
+                Some(outcome)
+            }
+            Poll::Pending => None,
+        }
+    }
+}
+
+impl Calls {
+    /// Puts a call into a slot.
+    fn put(&mut self, token: u64, call: PendingCall, woken: &Arc<Woken>) -> usize {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            let slot = self.slots.len();
+            let woken = woken.clone();
+            self.slots.push(Slot {
+                token,
+                call: None,
+                waker: Waker::from(Arc::new(SlotWaker { slot, woken })),
+            });
+            slot
+        });
+        self.slots[slot].token = token;
+        self.slots[slot].call = Some(call);
+        self.by_token.insert(token, slot);
+        slot
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
