@@ -5,7 +5,8 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Instant;
 
-use respool_driver::CallerSession;
+use respool_driver::{CallerSession, EndReason};
+use respool_engine::Fate;
 use respool_protocol::commands::{self, Answer};
 use respool_protocol::encode;
 use respool_protocol::reply::{FramingError, ReplyScanner, Scanned};
@@ -34,6 +35,8 @@ const WITHOUT_TRACE: [&str; 12] = [
 pub(crate) struct Call {
     /// `None` once the reply is there.
     session: Option<CallerSession>,
+    /// Whether the session had another call before.
+    is_reused: bool,
     request: Vec<u8>,
     /// Bytes of the request that the session has taken.
     written: usize,
@@ -82,23 +85,29 @@ impl Call {
 
     /// As [`Call::begin`], for an encoded request that leaves no trace in its session.
     pub(crate) fn of_request(sessions: &Sessions, request: Vec<u8>) -> Call {
-        let (session, greeting) = sessions.take_for_call();
-        let request = match greeting {
-            b"" => request,
-            greeting => [greeting, request.as_slice()].concat(),
-        };
-        Call {
-            session: Some(session),
+        let mut call = Call {
+            session: None,
+            is_reused: false,
             request,
             written: 0,
             reply: Vec::new(),
             scanner: ReplyScanner::default(),
             scanned: 0,
-            greeting: match greeting {
-                b"" => Greeting::None,
-                _ => Greeting::Awaited,
-            },
+            greeting: Greeting::None,
+        };
+        call.take_session(sessions);
+        call
+    }
+
+    fn take_session(&mut self, sessions: &Sessions) {
+        let (session, is_reused) = sessions.take_for_call();
+        let greeting = sessions.greeting();
+        if !is_reused && !greeting.is_empty() {
+            self.greeting = Greeting::Awaited;
+            self.request.splice(..0, greeting.iter().copied());
         }
+        self.session = Some(session);
+        self.is_reused = is_reused;
     }
 
     /// Writes the request as far as it goes.
@@ -158,6 +167,13 @@ impl Call {
         }
         let end = end?;
         self.session = None;
+        // A rule closes an unused session at any moment. A new one is not closed before its first
+        // request, so this ends.
+        if self.is_reused && end.reason == EndReason::Closed && end.fate == Some(Fate::NotSent) {
+            self.written = 0;
+            self.take_session(sessions);
+            return self.step(sessions);
+        }
         Some(Err(match self.written < self.request.len() {
             true => CallError::unwritten(end),
             false => CallError::of_end(end),

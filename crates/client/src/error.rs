@@ -70,7 +70,9 @@ fn text_of(reason: EndReason) -> &'static str {
     match reason {
         EndReason::Withdrawn => "the caller has taken its requests back",
         EndReason::Closed => "the session was closed; unless it was QUIT, a notice says why",
-        EndReason::SessionsMax => "as many sessions as sessions-max allows are in use",
+        EndReason::SessionsMax => {
+            "too many callers wait for a place among the sessions of sessions-max"
+        }
         EndReason::WorkerEnded => "the client has ended",
     }
 }

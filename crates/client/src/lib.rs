@@ -199,7 +199,7 @@ impl Client {
     }
 
     /// Sends a request and blocks until its reply has come. The reply is in the protocol of Redis:
-    /// see [`ClientOptions::resp3`].
+    /// see [`ClientOptions::resp3`]. A call beyond `sessions-max` waits for another one to end.
     ///
     /// # Errors
     /// See [`CallError`].
@@ -251,7 +251,9 @@ impl Client {
         PendingCall::new(Call::begin(self.sessions(), args), self.clone())
     }
 
-    /// Opens a session, which counts against `sessions-max` from its first request on.
+    /// Opens a session, which counts against `sessions-max` from its first request on. If there are
+    /// as many, that request waits until another session has ended or a call has no use for its
+    /// own.
     pub fn session(&self) -> OrderedSession {
         OrderedSession::new(self.sessions().take(), self.0.clone())
     }

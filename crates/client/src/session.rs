@@ -26,9 +26,8 @@ const DROPPED_BYTES_MIN: usize = 64 << 10;
 /// Messages of channels are received between replies, as on a connection.
 ///
 /// Dropping the session ends it. Requests that were sent are executed nevertheless, as those of a
-/// closed connection. There are three exceptions: a request that waits at the server, such as
-/// BLPOP, waits no longer; requests that CLIENT PAUSE holds, and those of a session beyond
-/// `sessions-max`, are not executed. If the session was the last owner of the client, requests have
+/// closed connection. There are two exceptions: a request that waits at the server, such as BLPOP,
+/// waits no longer, and requests that CLIENT PAUSE holds are not executed. If the session was the last owner of the client, requests have
 /// one second, or none if the waker of a task drops it. [`OrderedSession::withdraw`] takes requests
 /// back.
 pub struct OrderedSession {

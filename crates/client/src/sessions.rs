@@ -9,7 +9,6 @@ use respool_driver::{CallerSession, CallerSessions};
 pub(crate) struct Sessions {
     callers: CallerSessions,
     unused: Mutex<Vec<CallerSession>>,
-    /// The request that a new session of calls begins with; empty: none.
     greeting: &'static [u8],
 }
 
@@ -26,18 +25,23 @@ impl Sessions {
         }
     }
 
-    /// A session for one call, and the request that the call has to put in front of its own. The
-    /// session that was used last comes first: its memory is warm.
-    pub(crate) fn take_for_call(&self) -> (CallerSession, &'static [u8]) {
+    /// A session for one call, and whether it had another call before. The session that was used
+    /// last comes first: its memory is warm.
+    pub(crate) fn take_for_call(&self) -> (CallerSession, bool) {
         loop {
             let unused = self.lock().pop();
             match unused {
+                Some(session) if session.take_up() => return (session, true),
                 // A rule has ended it meanwhile, such as that for idle sessions.
-                Some(session) if session.end().is_some() => {}
-                Some(session) => return (session, b""),
-                None => return (self.open(), self.greeting),
+                Some(_) => {}
+                None => return (self.open(), false),
             }
         }
+    }
+
+    /// The request that each new session of calls begins with; empty: none.
+    pub(crate) fn greeting(&self) -> &'static [u8] {
+        self.greeting
     }
 
     /// A session in RESP2 for one caller.
@@ -53,10 +57,10 @@ impl Sessions {
         self.callers.open(0)
     }
 
-    /// Keeps a session for the next call, unless it has ended. All its replies have been read, and
+    /// Keeps a session for the next call, unless it has ended or another one wants its place. All its replies have been read, and
     /// it is as it was when it was taken.
     pub(crate) fn give_back(&self, session: CallerSession) {
-        if session.end().is_none() {
+        if session.lay_down() {
             self.lock().push(session);
         }
     }

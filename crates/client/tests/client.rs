@@ -3,6 +3,7 @@
 use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -241,4 +242,56 @@ fn last_client_ends_its_connections() {
         assert!(begun.elapsed() < PATIENCE, "connections stay");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Calls beyond `sessions-max` wait for others to end, in threads and in tasks.
+#[test]
+fn calls_wait_for_a_free_session() {
+    let server = server();
+    let mut settings = settings_for(server.address());
+    settings.limits.sessions_max = 4;
+    let client = client_with(settings);
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            let client = client.clone();
+            scope.spawn(move || {
+                for _ in 0..20 {
+                    client.call(&["INCR", "n"]).expect("a reply");
+                }
+            });
+        }
+    });
+    let tasks: Vec<_> = (0..100).map(|_| client.ask(&["INCR", "n"])).collect();
+    for task in tasks {
+        block_on(task).expect("a reply");
+    }
+    assert_eq!(client.call(&["GET", "n"]).unwrap(), b"$4\r\n1100\r\n");
+}
+
+/// A call whose session is closed for its idle time in that moment takes another one.
+#[test]
+fn idle_sessions_fail_no_call() {
+    let server = server();
+    let mut settings = settings_for(server.address());
+    settings.timeouts.session_idle_ms = 1;
+    let client = client_with(settings);
+    let deadline = Instant::now() + Duration::from_secs(3);
+    let calls = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for _ in 0..50 {
+            scope.spawn(|| {
+                while Instant::now() < deadline {
+                    client.call(&["INCR", "n"]).expect("a reply");
+                    let count = calls.fetch_add(1, Ordering::Relaxed);
+                    thread::sleep(Duration::from_micros(count % 50 * 100));
+                }
+            });
+        }
+    });
+    let count = calls.into_inner().to_string();
+    let reply = client.call(&["GET", "n"]).unwrap();
+    assert_eq!(
+        reply,
+        format!("${}\r\n{count}\r\n", count.len()).into_bytes()
+    );
 }

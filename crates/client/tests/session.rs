@@ -268,12 +268,25 @@ fn unused_sessions_of_calls_are_taken() {
     client.call(&["PING"]).unwrap();
     let mut session = client.session();
     session.call(&["SELECT", "1"]).unwrap();
-    let error = client.call(&["PING"]).unwrap_err();
+    let limited = client.within(Duration::from_millis(50));
+    let error = limited.call(&["PING"]).unwrap_err();
     assert!(matches!(error, CallError::NotSent(_)), "{error:?}");
-    drop(session);
-    wait_until("there is room again", SOON, || {
-        client.call(&["PING"]).is_ok()
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| client.call(&["PING"]));
+        thread::sleep(Duration::from_millis(20));
+        drop(session);
+        assert_eq!(waits.join().unwrap().unwrap(), b"+PONG\r\n");
     });
+}
+
+/// A session takes the place of one that calls have left unused.
+#[test]
+fn session_takes_the_place_of_an_unused_one() {
+    let server = server();
+    let client = client_with(&server, |settings| settings.limits.sessions_max = 1);
+    let mut session = client.session();
+    client.call(&["PING"]).unwrap();
+    session.call(&["SELECT", "1"]).unwrap();
 }
 
 /// A request that comes after the end of its session was not executed.

@@ -36,6 +36,8 @@ const INPUT_BYTES_MAX: usize = 64 << 10;
 const OUTPUT_BYTES_MAX: usize = 256 << 10;
 /// Room of a pipe that an idle caller keeps, bytes.
 const IDLE_BYTES_MAX: usize = 16 << 10;
+/// The most callers that wait for a place among the sessions of a worker.
+const WAITING_MAX: usize = 1 << 20;
 /// A worker stands aside after this many turns with one caller each.
 const LONE_TURNS: u32 = 64;
 /// The number of gates of a worker. Callers of that many turns wait apart from each other.
@@ -59,7 +61,7 @@ pub enum EndReason {
     /// The session was closed after its last reply (QUIT), for a rule or for a bound. A notice
     /// tells the rule or the bound.
     Closed,
-    /// There are `sessions_max` sessions.
+    /// There are `sessions_max` sessions, and as many callers wait for a place among them as may.
     SessionsMax,
     /// The worker has ended.
     WorkerEnded,
@@ -102,6 +104,10 @@ pub(crate) struct CallerQueue {
     gates: [Gate; GATES],
     /// The number of callers that wait for the worker.
     waiting: AtomicUsize,
+    /// The number of sessions that begin when another one ends, and may have its place.
+    without_place: AtomicUsize,
+    /// The number of sessions that no caller uses.
+    unused: AtomicUsize,
     /// The place of a worker that stands aside.
     helm: Helm,
     /// Its eventfd wakes the worker.
@@ -123,6 +129,8 @@ impl CallerQueue {
             turns: AtomicU32::new(0),
             gates: Default::default(),
             waiting: AtomicUsize::new(0),
+            without_place: AtomicUsize::new(0),
+            unused: AtomicUsize::new(0),
             helm: Helm::default(),
             mailbox,
         }
@@ -173,6 +181,13 @@ impl CallerQueue {
         waited
     }
 
+    /// The session of a pipe is not unused any more.
+    fn note_used(&self, state: &mut PipeState) {
+        if std::mem::take(&mut state.is_unused) {
+            self.unused.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
     /// Wakes a caller that waited so.
     fn wake(&self, waited: CallerWait) {
         match waited {
@@ -203,6 +218,10 @@ struct PipeState {
     output: Vec<u8>,
     /// Whether the pipe is in the queue.
     is_listed: bool,
+    /// Whether no caller uses the session.
+    is_unused: bool,
+    /// Whether the session begins when another one has ended.
+    waits_for_place: bool,
     /// The caller's wish for the end of the session.
     wish: Option<Wish>,
     /// How the caller waits.
@@ -398,12 +417,40 @@ impl CallerSession {
         }
     }
 
+    /// Lays the session down for a caller that takes it by [`CallerSession::take_up`]. Each of its
+    /// requests has its reply. Returns `false` if the session has ended, or ends because another
+    /// one waits for its place.
+    pub fn lay_down(&self) -> bool {
+        let mut state = lock(&self.0.state);
+        if state.end.is_some() {
+            return false;
+        }
+        if !std::mem::replace(&mut state.is_unused, true) {
+            self.0.queue.unused.fetch_add(1, Ordering::SeqCst);
+        }
+        drop(state);
+        // A worker that has seen no unused session has counted the waiting one before.
+        let is_wanted = self.0.queue.without_place.load(Ordering::SeqCst) > 0;
+        if is_wanted {
+            self.leave();
+        }
+        !is_wanted
+    }
+
+    /// Takes a session that was laid down. Returns whether it has not ended.
+    pub fn take_up(&self) -> bool {
+        let mut state = lock(&self.0.state);
+        self.0.queue.note_used(&mut state);
+        state.end.is_none() && state.wish.is_none()
+    }
+
     /// Ends the input of the session, as the end of a connection does: requests that were written
     /// are executed, and their replies are dropped. A caller that waits is woken.
     pub fn leave(&self) {
         let mut state = lock(&self.0.state);
         // A withdrawal stays one.
         state.wish.get_or_insert(Wish::Leave);
+        self.0.queue.note_used(&mut state);
         let waited = self.0.queue.change_waits(&mut state, CallerWait::No);
         self.0.list(state);
         self.0.queue.wake(waited);
@@ -481,6 +528,10 @@ pub(crate) struct Callers {
     sessions: Vec<Option<CallerEntry>>,
     /// Pipes that were taken out of the queue and not looked at yet.
     taken: VecDeque<Arc<Pipe>>,
+    /// Pipes whose sessions begin when other ones have ended.
+    without_place: VecDeque<Arc<Pipe>>,
+    /// Whether a session has ended since these pipes were looked at.
+    has_freed_place: bool,
     /// An empty list for the queue.
     spare_list: Vec<Arc<Pipe>>,
     /// The bytes of the pipe that is looked at.
@@ -518,6 +569,8 @@ impl Callers {
             queue,
             sessions: Vec::new(),
             taken: VecDeque::new(),
+            without_place: VecDeque::new(),
+            has_freed_place: false,
             spare_list: Vec::new(),
             input: Vec::new(),
             gates: [false; GATES],
@@ -537,9 +590,9 @@ impl Callers {
         self.lone_turns >= LONE_TURNS && !self.queue.needs_worker()
     }
 
-    /// Whether pipes were taken out of the queue and not looked at yet.
+    /// Whether there are pipes for the next turn that are not in the queue.
     pub(crate) fn has_taken(&self) -> bool {
-        !self.taken.is_empty()
+        !self.taken.is_empty() || self.has_freed_place && !self.without_place.is_empty()
     }
 
     /// The callers of the last turns do not count as lone any more.
@@ -550,7 +603,7 @@ impl Callers {
     /// Whether no caller waits for the worker, so that the worker may sleep. Then the next caller
     /// wakes it. Call [`Callers::note_awake`] after the sleep.
     pub(crate) fn may_sleep(&self) -> bool {
-        if !self.taken.is_empty() {
+        if self.has_taken() {
             return false;
         }
         self.queue.asleep.store(true, Ordering::Release);
@@ -602,12 +655,32 @@ impl Callers {
             for pipe in &listed {
                 self.leave(engine, pipe, sessions);
             }
+            self.begin_waiting(engine, sessions);
             for pipe in &listed {
                 self.begin(engine, pipe, sessions);
             }
             self.taken.extend(listed.drain(..));
             self.spare_list = listed;
+        } else {
+            self.begin_waiting(engine, sessions);
         }
+    }
+
+    /// Begins the sessions that have waited for a place, as far as there is one.
+    fn begin_waiting(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) {
+        self.has_freed_place = false;
+        for _ in 0..self.without_place.len() {
+            if !self.is_draining && sessions.count.load(Ordering::Relaxed) >= sessions.max {
+                break;
+            }
+            if let Some(pipe) = self.without_place.pop_front() {
+                lock(&pipe.state).waits_for_place = false;
+                self.begin(engine, &pipe, sessions);
+                self.taken.push_back(pipe);
+            }
+        }
+        let count = self.without_place.len();
+        self.queue.without_place.store(count, Ordering::SeqCst);
     }
 
     fn take_pipe(
@@ -629,7 +702,8 @@ impl Callers {
             }
             Some(Wish::Leave) | None => {}
         }
-        let Some(id) = state.session else {
+        // The engine may have closed it in this turn. Then its input stays, and was not sent.
+        let Some(id) = state.session.filter(|id| engine.has_session(*id)) else {
             return 0;
         };
         let leaves = state.wish == Some(Wish::Leave);
@@ -695,17 +769,12 @@ impl Callers {
         if !is_new || state.input.is_empty() || state.wish == Some(Wish::Withdraw) {
             return;
         }
-        let refusal = match () {
-            () if self.is_draining => Some(EndReason::WorkerEnded),
-            () if sessions.count.fetch_add(1, Ordering::Relaxed) >= sessions.max => {
-                sessions.count.fetch_sub(1, Ordering::Relaxed);
-                Some(EndReason::SessionsMax)
-            }
-            () => None,
-        };
-        if let Some(reason) = refusal {
-            let fate = Some(Fate::NotSent);
-            return self.end(&mut state, CallerEnd { reason, fate });
+        if self.is_draining {
+            return self.refuse(&mut state, EndReason::WorkerEnded);
+        }
+        if sessions.count.fetch_add(1, Ordering::Relaxed) >= sessions.max {
+            sessions.count.fetch_sub(1, Ordering::Relaxed);
+            return self.wait_for_place(engine, pipe, state, sessions);
         }
         let id = engine.handle_accept(Peer::Caller, 0);
         state.session = Some(id);
@@ -725,6 +794,58 @@ impl Callers {
         });
     }
 
+    /// Has a session begin when another one has ended.
+    fn wait_for_place(
+        &mut self,
+        engine: &mut Engine,
+        pipe: &Arc<Pipe>,
+        mut state: MutexGuard<'_, PipeState>,
+        sessions: SessionCount<'_>,
+    ) {
+        if self.without_place.len() >= WAITING_MAX {
+            return self.refuse(&mut state, EndReason::SessionsMax);
+        }
+        if std::mem::replace(&mut state.waits_for_place, true) {
+            return;
+        }
+        drop(state);
+        if self.without_place.len() == self.without_place.capacity() {
+            // Callers that have withdrawn their requests wait no longer.
+            self.without_place
+                .retain(|pipe| lock(&pipe.state).end.is_none());
+        }
+        self.without_place.push_back(pipe.clone());
+        let count = self.without_place.len();
+        self.queue.without_place.store(count, Ordering::SeqCst);
+        // A caller that lays its session down behind this look ends it.
+        if self.queue.unused.load(Ordering::SeqCst) > 0 {
+            self.end_unused(engine, sessions);
+        }
+    }
+
+    /// Ends a session that no caller uses.
+    fn end_unused(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) {
+        let unused = self.sessions.iter().flatten().find_map(|entry| {
+            let mut state = lock(&entry.pipe.state);
+            let is_unused = state.is_unused && state.input.is_empty();
+            is_unused.then(|| {
+                self.queue.note_used(&mut state);
+                let (reason, fate) = (EndReason::Closed, None);
+                state.end.get_or_insert(CallerEnd { reason, fate });
+                entry.id
+            })
+        });
+        if let Some(id) = unused {
+            self.end_input(engine, id, sessions);
+        }
+    }
+
+    /// Refuses a session that has not begun.
+    fn refuse(&mut self, state: &mut PipeState, reason: EndReason) {
+        let fate = Some(Fate::NotSent);
+        self.end(state, CallerEnd { reason, fate });
+    }
+
     /// Takes all that callers have written, also beyond the bound of a turn. Then no session
     /// begins any more.
     pub(crate) fn drain(&mut self, engine: &mut Engine, sessions: SessionCount<'_>) {
@@ -733,12 +854,14 @@ impl Callers {
             self.take_pipe(engine, &pipe, sessions);
         }
         self.is_draining = true;
+        self.begin_waiting(engine, sessions);
     }
 
     fn remove(&mut self, id: SessionId, sessions: SessionCount<'_>) -> Option<Arc<Pipe>> {
         let slot = self.sessions.get_mut(id.index())?;
         let entry = slot.take_if(|entry| entry.id == id)?;
         sessions.count.fetch_sub(1, Ordering::Relaxed);
+        self.has_freed_place = true;
         Some(entry.pipe)
     }
 
@@ -879,6 +1002,7 @@ impl Drop for Callers {
             },
         );
         let unseen = listed.pipes.into_iter().chain(self.taken.drain(..));
+        let unseen = unseen.chain(self.without_place.drain(..));
         let unseen: Vec<Arc<Pipe>> = unseen.collect();
         let begun = std::mem::take(&mut self.sessions);
         let begun: Vec<Arc<Pipe>> = begun

@@ -65,9 +65,18 @@ fn request(args: &[&[u8]]) -> Vec<u8> {
 
 /// Writes a request, and reads until the reply has this length.
 fn ask(session: &CallerSession, args: &[&[u8]], reply_len: usize) -> Vec<u8> {
+    exchange(session, &request(args), reply_len)
+}
+
+/// Reads until there are this many bytes of replies.
+fn read(session: &CallerSession, reply_len: usize) -> Vec<u8> {
+    exchange(session, b"", reply_len)
+}
+
+fn exchange(session: &CallerSession, requests: &[u8], reply_len: usize) -> Vec<u8> {
     let deadline = Some(Instant::now() + PATIENCE);
-    let (request, mut reply) = (request(args), Vec::new());
-    let mut rest = &request[..];
+    let mut reply = Vec::new();
+    let mut rest = requests;
     while reply.len() < reply_len {
         rest = &rest[session.write(rest)..];
         if !session.read(&mut reply) {
@@ -196,26 +205,74 @@ fn withdrawn_requests_have_their_fate() {
     running.join(Duration::ZERO);
 }
 
-/// A caller beyond `sessions_max` is refused, and the next one finds the place of one that is gone.
+/// A caller beyond `sessions_max` waits for the place of another one.
 #[test]
-fn callers_count_as_sessions() {
+fn callers_wait_for_a_place() {
     let server = server();
     let mut settings = settings_for(server.address());
     settings.limits.sessions_max = 2;
     let running = start_worker(settings);
-    let (first, second, third) = (open(&running), open(&running), open(&running));
+    let (first, second) = (open(&running), open(&running));
     for session in [&first, &second] {
         assert_eq!(ask(session, &[b"PING"], 7), b"+PONG\r\n");
     }
-    third.write(&request(&[b"PING"]));
-    let full = CallerEnd {
-        reason: EndReason::SessionsMax,
-        fate: Some(Fate::NotSent),
-    };
-    assert_eq!(end_of(&third), full);
+    let (third, fourth, gives_up) = (open(&running), open(&running), open(&running));
+    for session in [&third, &fourth, &gives_up] {
+        session.write(&request(&[b"INCR", b"n"]));
+        assert!(!session.wait(Some(Instant::now() + Duration::from_millis(30))));
+        // More bytes do not make it wait twice.
+        session.write(&request(&[b"INCR", b"n"]));
+    }
+    gives_up.withdraw();
+    assert_eq!(end_of(&gives_up), withdrawn(Some(Fate::NotSent)));
     drop(first);
-    let fourth = open(&running);
-    assert_eq!(ask(&fourth, &[b"PING"], 7), b"+PONG\r\n");
+    assert_eq!(read(&third, 8), b":1\r\n:2\r\n");
+    drop(third);
+    assert_eq!(read(&fourth, 8), b":3\r\n:4\r\n");
+    running.join(Duration::ZERO);
+}
+
+/// A session that no caller uses ends if another one waits for its place.
+#[test]
+fn unused_session_gives_its_place() {
+    let server = server();
+    let mut settings = settings_for(server.address());
+    settings.limits.sessions_max = 1;
+    let running = start_worker(settings);
+    // It is laid down before another one waits.
+    let (first, second) = (open(&running), open(&running));
+    assert_eq!(ask(&first, &[b"PING"], 7), b"+PONG\r\n");
+    assert!(first.lay_down());
+    assert_eq!(ask(&second, &[b"PING"], 7), b"+PONG\r\n");
+    assert!(!first.take_up(), "it has ended");
+    // A session that was taken up keeps its place.
+    assert!(second.lay_down());
+    assert!(second.take_up());
+    let third = open(&running);
+    third.write(&request(&[b"PING"]));
+    assert!(!third.wait(Some(Instant::now() + Duration::from_millis(30))));
+    assert_eq!(ask(&second, &[b"ECHO", b"on"], 8), b"$2\r\non\r\n");
+    // It is laid down while another one waits.
+    assert!(!second.lay_down());
+    assert_eq!(read(&third, 7), b"+PONG\r\n");
+    running.join(Duration::ZERO);
+}
+
+/// Callers that wait for a place at the end of the worker were not served, and are told so.
+#[test]
+fn end_refuses_callers_without_a_place() {
+    let server = server();
+    let mut settings = settings_for(server.address());
+    settings.limits.sessions_max = 1;
+    let running = start_worker(settings);
+    let (first, second) = (open(&running), open(&running));
+    assert_eq!(ask(&first, &[b"PING"], 7), b"+PONG\r\n");
+    second.write(&request(&[b"PING"]));
+    assert!(!second.wait(Some(Instant::now() + Duration::from_millis(30))));
+    running.drain();
+    let end = end_of(&second);
+    assert_eq!(end.reason, EndReason::WorkerEnded);
+    assert_eq!(end.fate, Some(Fate::NotSent));
     running.join(Duration::ZERO);
 }
 
