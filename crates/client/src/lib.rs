@@ -23,6 +23,7 @@
 //!   for transactions that watch keys, blocking commands and subscriptions.
 //! - [`Client::within`] limits the time of calls. A call that is out of time is taken back if
 //!   it has not left, and so is the request of a future that is dropped.
+//! - With the feature `tokio`, `Client::on_tokio` runs in a task of the runtime in place of a thread.
 //! - [`Client::completions`] and [`Client::stream`] are for event loops and other languages.
 //! - With the feature `redis`, `Client::redis_connection` and `Client::async_redis_connection` are
 //!   connections for the crate `redis`.
@@ -37,6 +38,8 @@
 mod call;
 mod completions;
 mod error;
+#[cfg(feature = "tokio")]
+mod on_tokio;
 mod open;
 #[cfg(feature = "redis")]
 mod redis_rs;
@@ -81,45 +84,61 @@ pub(crate) struct Core {
     database: u32,
     /// `None` while it ends.
     running: Option<Running>,
+    /// The end of the task that is the worker; `None`: the worker has a thread.
+    #[cfg(feature = "tokio")]
+    task: Option<on_tokio::TaskEnd>,
     /// The thread that reads passwords and certificates again.
     rereader: Rereader,
 }
 
+/// The parts of a client before its start.
+pub(crate) struct Parts {
+    pub(crate) settings: Arc<Settings>,
+    /// TLS of the servers of each pool; no item: plain.
+    pub(crate) pool_tls: Vec<Option<ServerTls>>,
+    /// Whether the replies to calls are in RESP3.
+    pub(crate) resp3: bool,
+    pub(crate) notify: Notify,
+    /// Its thread has not started.
+    pub(crate) rereader: Rereader,
+}
+
 impl Core {
-    /// Starts the worker. `rereader` is not started.
-    fn start(
-        settings: Arc<Settings>,
-        pool_tls: Vec<Option<ServerTls>>,
-        resp3: bool,
-        notify: Notify,
-        rereader: Rereader,
-    ) -> Result<Core, StartError> {
-        #[cfg(feature = "redis")]
-        let database = settings
-            .pools
-            .first()
-            .map_or(0, |pool| pool.kind.database());
-        let setup = Setup {
-            listeners: Vec::new(),
-            pool_tls,
-            socket_access: Default::default(),
-            // A second worker would halve the batches.
-            workers: 1,
-            settings,
-            reports_servers: false,
-            serves_callers: true,
-        };
+    /// Starts the worker in a thread.
+    fn start(parts: Parts) -> Result<Core, StartError> {
+        let setup = setup(&parts);
         // Nothing listens, so there is no address with an error of its own.
-        let running = respool_driver::start(setup, notify);
+        let running = respool_driver::start(setup, parts.notify.clone());
         let running = running.map_err(|mut errors| errors.swap_remove(0))?;
+        Ok(Core::new(parts, running))
+    }
+
+    /// Starts the worker as a task of the current runtime.
+    #[cfg(feature = "tokio")]
+    fn start_on_tokio(parts: Parts) -> Result<Core, OpenError> {
+        let (running, worker) = respool_driver::start_hosted(setup(&parts), parts.notify.clone())?;
+        let end = on_tokio::TaskEnd::default();
+        on_tokio::spawn(worker, end.clone()).map_err(OpenError::Runtime)?;
+        let mut core = Core::new(parts, running);
+        core.task = Some(end);
+        Ok(core)
+    }
+
+    fn new(parts: Parts, running: Running) -> Core {
         let callers = running.callers().expect("the set-up serves callers");
-        Ok(Core {
-            sessions: Sessions::new(callers, resp3),
+        Core {
+            sessions: Sessions::new(callers, parts.resp3),
             #[cfg(feature = "redis")]
-            database,
+            database: parts
+                .settings
+                .pools
+                .first()
+                .map_or(0, |pool| pool.kind.database()),
             running: Some(running),
-            rereader,
-        })
+            #[cfg(feature = "tokio")]
+            task: None,
+            rereader: parts.rereader,
+        }
     }
 
     /// Starts the thread that reads passwords and certificates again, if there are any in files.
@@ -137,8 +156,26 @@ impl Drop for Core {
         if let Some(running) = self.running.take() {
             self.sessions.clear();
             running.drain();
+            #[cfg(feature = "tokio")]
+            if let Some(task) = &self.task {
+                // The task ends by itself: a wait for it here could hold up its runtime.
+                return task.set(Instant::now() + END_WAIT);
+            }
             running.join(END_WAIT);
         }
+    }
+}
+
+/// A set-up with one worker, because a second one would halve the batches.
+fn setup(parts: &Parts) -> Setup {
+    Setup {
+        listeners: Vec::new(),
+        pool_tls: parts.pool_tls.clone(),
+        socket_access: Default::default(),
+        workers: 1,
+        settings: parts.settings.clone(),
+        reports_servers: false,
+        serves_callers: true,
     }
 }
 
@@ -163,6 +200,22 @@ impl Client {
     /// See [`OpenError`]. Servers that cannot be reached are no error: calls fail until they can.
     pub fn open(url: &str) -> Result<Client, OpenError> {
         Client::options().open(url)
+    }
+
+    /// As [`Client::open`], with the worker as a task of the current runtime in place of a thread.
+    /// Tasks of that runtime then reach it without a switch between threads.
+    ///
+    /// The client ends with the runtime. A blocking call on a thread of a runtime that has no other
+    /// waits for ever, as any wait for a task there does.
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    ///
+    /// # Panics
+    /// The runtime has no I/O driver: see `tokio::runtime::Builder::enable_io`.
+    #[cfg(feature = "tokio")]
+    pub fn on_tokio(url: &str) -> Result<Client, OpenError> {
+        Client::options().on_tokio(url)
     }
 
     /// Options of a client, by their names in the configuration of respool.
@@ -194,7 +247,13 @@ impl Client {
         pool_tls: Vec<Option<ServerTls>>,
         notify: Notify,
     ) -> Result<Client, StartError> {
-        let core = Core::start(settings, pool_tls, false, notify, Rereader::default())?;
+        let core = Core::start(Parts {
+            settings,
+            pool_tls,
+            resp3: false,
+            notify,
+            rereader: Rereader::default(),
+        })?;
         Ok(Client(Arc::new(core)))
     }
 

@@ -13,7 +13,7 @@ use respool_config::raw::RawConfig;
 use respool_driver::{Notice, Notify, StartError};
 use tracing::warn;
 
-use crate::{Client, Core};
+use crate::{Client, Core, Parts};
 
 /// The option that [`ClientOptions::open`] takes apart.
 const URL: &str = "backend";
@@ -61,6 +61,26 @@ impl ClientOptions {
     /// # Errors
     /// See [`OpenError`].
     pub fn open(&self, url: &str) -> Result<Client, OpenError> {
+        self.open_with(url, |parts| Core::start(parts).map_err(OpenError::Start))
+    }
+
+    /// Opens a client with these options on the current runtime: see [`Client::on_tokio`].
+    ///
+    /// # Errors
+    /// See [`OpenError`].
+    ///
+    /// # Panics
+    /// See [`Client::on_tokio`].
+    #[cfg(feature = "tokio")]
+    pub fn on_tokio(&self, url: &str) -> Result<Client, OpenError> {
+        self.open_with(url, Core::start_on_tokio)
+    }
+
+    fn open_with(
+        &self,
+        url: &str,
+        start: impl FnOnce(Parts) -> Result<Core, OpenError>,
+    ) -> Result<Client, OpenError> {
         let config = self.config(url).map_err(OpenError::of_problems)?;
         for warning in &config.warnings {
             warn!("{}", plain(warning));
@@ -69,11 +89,14 @@ impl ClientOptions {
             Backend::Server(url) => Some((**url).clone()),
             Backend::Spawn(_) => None,
         });
-        let settings = config.settings(&urls.collect::<Vec<_>>());
-        let pool_tls = config.tls_files.of_pools(config.pools.len());
         let rereader = Rereader::new(&config.renewable_passwords, &config.tls_files);
-        let notify = asking(rereader.clone(), self.notify.clone());
-        let core = Core::start(Arc::new(settings), pool_tls, self.resp3, notify, rereader)?;
+        let core = start(Parts {
+            settings: Arc::new(config.settings(&urls.collect::<Vec<_>>())),
+            pool_tls: config.tls_files.of_pools(config.pools.len()),
+            resp3: self.resp3,
+            notify: asking(rereader.clone(), self.notify.clone()),
+            rereader,
+        })?;
         core.read_again().map_err(OpenError::Thread)?;
         Ok(Client(Arc::new(core)))
     }
@@ -114,6 +137,9 @@ pub enum OpenError {
     Start(StartError),
     /// The system refuses the thread that reads passwords and certificates again.
     Thread(io::Error),
+    /// There is no runtime for the task of the client, or the system refuses it a descriptor.
+    #[cfg(feature = "tokio")]
+    Runtime(io::Error),
 }
 
 impl OpenError {
@@ -138,6 +164,10 @@ impl fmt::Display for OpenError {
             OpenError::Thread(error) => {
                 write!(f, "cannot start the thread that reads passwords: {error}")
             }
+            #[cfg(feature = "tokio")]
+            OpenError::Runtime(error) => {
+                write!(f, "cannot start the task of the client: {error}")
+            }
         }
     }
 }
@@ -148,6 +178,8 @@ impl Error for OpenError {
             OpenError::Invalid(_) => None,
             OpenError::Start(error) => Some(error),
             OpenError::Thread(error) => Some(error),
+            #[cfg(feature = "tokio")]
+            OpenError::Runtime(error) => Some(error),
         }
     }
 }

@@ -110,7 +110,9 @@ pub(crate) struct CallerQueue {
     unused: AtomicUsize,
     /// The place of a worker that stands aside.
     helm: Helm,
-    /// Its eventfd wakes the worker.
+    /// Wakes the host of a hosted worker that rests.
+    host: Mutex<Option<Waker>>,
+    /// Its eventfd wakes a worker with a thread.
     mailbox: Arc<Mailbox>,
 }
 
@@ -132,6 +134,7 @@ impl CallerQueue {
             without_place: AtomicUsize::new(0),
             unused: AtomicUsize::new(0),
             helm: Helm::default(),
+            host: Mutex::default(),
             mailbox,
         }
     }
@@ -146,7 +149,7 @@ impl CallerQueue {
         drop(listed);
         // The worker sets it before it looks at the list for the last time.
         if self.asleep.load(Ordering::Acquire) && self.asleep.swap(false, Ordering::AcqRel) {
-            self.mailbox.wake();
+            self.wake_worker();
         }
         true
     }
@@ -185,6 +188,23 @@ impl CallerQueue {
     fn note_used(&self, state: &mut PipeState) {
         if std::mem::take(&mut state.is_unused) {
             self.unused.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Sets the waker of the worker's host.
+    pub(crate) fn set_host(&self, waker: &Waker) {
+        let mut host = lock(&self.host);
+        match &mut *host {
+            Some(host) => host.clone_from(waker),
+            None => *host = Some(waker.clone()),
+        }
+    }
+
+    /// Wakes a worker that sleeps.
+    fn wake_worker(&self) {
+        match &*lock(&self.host) {
+            Some(host) => host.wake_by_ref(),
+            None => self.mailbox.wake(),
         }
     }
 
@@ -540,6 +560,8 @@ pub(crate) struct Callers {
     gates: [bool; GATES],
     /// The tasks that this turn wakes.
     tasks: Vec<Waker>,
+    /// The number of tasks that the last turn has woken.
+    woken_tasks: usize,
     /// Whether a drain has begun. Then no session begins.
     is_draining: bool,
     /// Whether callers have filled the last turn. Then sockets have this one.
@@ -575,6 +597,7 @@ impl Callers {
             input: Vec::new(),
             gates: [false; GATES],
             tasks: Vec::new(),
+            woken_tasks: 0,
             is_draining: false,
             has_filled: false,
             lone_turns: 0,
@@ -588,6 +611,11 @@ impl Callers {
     /// Whether callers come one by one, and none of them waits.
     pub(crate) fn serve_lone_callers(&self) -> bool {
         self.lone_turns >= LONE_TURNS && !self.queue.needs_worker()
+    }
+
+    /// The number of tasks that the last turn has woken.
+    pub(crate) fn woken_tasks(&self) -> usize {
+        self.woken_tasks
     }
 
     /// Whether there are pipes for the next turn that are not in the queue.
@@ -985,6 +1013,7 @@ impl Callers {
                 gate.wake_all();
             }
         }
+        self.woken_tasks = self.tasks.len();
         for task in self.tasks.drain(..) {
             task.wake();
         }

@@ -11,6 +11,7 @@ mod child;
 mod errors_by_name;
 mod handshakes;
 mod helm;
+mod hosted;
 mod listen;
 mod look_ups;
 mod mailbox;
@@ -39,6 +40,7 @@ use respool_engine::{
 pub use callers::{CallerEnd, CallerSession, CallerSessions, EndReason};
 pub use child::spawn_tied;
 pub use errors_by_name::ErrorsByName;
+pub use hosted::{HostedTurn, HostedWorker};
 pub use listen::{ControlFile, check_socket_directory, control_socket};
 pub use reload::{Applied, PreparedReload, Reload, Reloader, check_addresses};
 
@@ -299,7 +301,8 @@ pub(crate) fn kernel_error<E: Into<io::Error>>(call: &'static str) -> impl Fn(E)
 pub struct Running {
     /// Socket files of the listeners; removed on drop.
     files: OpenFiles,
-    workers: Vec<(Arc<Mailbox>, JoinHandle<usize>)>,
+    /// The threads of the workers. A hosted worker has none.
+    workers: Vec<JoinHandle<usize>>,
     shared: Arc<SharedState>,
 }
 
@@ -349,8 +352,11 @@ impl Drop for OpenFiles {
 /// # Errors
 /// One for each address that cannot be bound, or one if a worker cannot be set up.
 pub fn start(setup: Setup, notify: Notify) -> Result<Running, Vec<StartError>> {
-    let system_resolver = |host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect);
-    start_with(setup, notify, Arc::new(system_resolver))
+    start_with(setup, notify, system_resolver())
+}
+
+fn system_resolver() -> Resolve {
+    Arc::new(|host: &str, port| (host, port).to_socket_addrs().map(Iterator::collect))
 }
 
 /// As [`start`], with another resolver.
@@ -368,12 +374,65 @@ pub fn start_with(
     start_workers(setup, (listening, listeners), (notify, resolve)).map_err(|error| vec![error])
 }
 
+/// Makes one worker whose turns the caller takes: see [`HostedWorker`]. It has no listeners.
+///
+/// # Errors
+/// The system refuses a descriptor.
+pub fn start_hosted(setup: Setup, notify: Notify) -> Result<(Running, HostedWorker), StartError> {
+    allocator::set_up();
+    let listening = ListeningAddresses::new(setup.socket_access);
+    let listeners = vec![Vec::new()];
+    let (shared, made) = make_workers(setup, (listening, listeners), (notify, system_resolver()))?;
+    let running = Running {
+        files: OpenFiles(shared.clone()),
+        workers: Vec::new(),
+        shared,
+    };
+    let worker = made.into_iter().next().expect("there is one worker");
+    Ok((running, HostedWorker::new(worker)))
+}
+
 /// Starts the workers. `listeners`: those of each worker.
 fn start_workers(
     setup: Setup,
+    listeners: (ListeningAddresses, Vec<Vec<Listener>>),
+    handlers: (Notify, Resolve),
+) -> Result<Running, StartError> {
+    // All workers are made before one runs, so an error up to here leaves no thread behind.
+    let (shared, made) = make_workers(setup, listeners, handlers)?;
+    let count = made.len();
+    let mut workers: Vec<JoinHandle<usize>> = Vec::new();
+    for (index, worker) in made.into_iter().enumerate() {
+        let thread = std::thread::Builder::new().name(format!("worker-{index}"));
+        match thread.spawn(move || worker.run()) {
+            Ok(thread) => workers.push(thread),
+            Err(error) => {
+                let started = workers.len();
+                for (mailbox, thread) in shared.mailboxes.iter().zip(workers) {
+                    mailbox.send(WorkerOrder::Stop);
+                    let _ = thread.join();
+                }
+                return Err(StartError::Thread {
+                    workers: count,
+                    started,
+                    error,
+                });
+            }
+        }
+    }
+    Ok(Running {
+        files: OpenFiles(shared.clone()),
+        workers,
+        shared,
+    })
+}
+
+/// Makes the workers. `listeners`: those of each worker.
+fn make_workers(
+    setup: Setup,
     (listening, listeners): (ListeningAddresses, Vec<Vec<Listener>>),
     (notify, resolve): (Notify, Resolve),
-) -> Result<Running, StartError> {
+) -> Result<(Arc<SharedState>, Vec<WorkerLoop>), StartError> {
     let count = listeners.len();
     let ports = listening.ports();
     let now = SystemTime::now()
@@ -406,10 +465,7 @@ fn start_workers(
         directory: Arc::default(),
         notify,
     });
-    // All workers are made before one runs, so an error up to here leaves no thread behind.
-    let mut made = Vec::new();
-    for (index, listeners) in listeners.into_iter().enumerate() {
-        let mailbox = shared.mailboxes[index].clone();
+    let make = |(index, listeners)| {
         let id = WorkerId {
             index,
             count,
@@ -418,40 +474,18 @@ fn start_workers(
             ports: ports.clone(),
             started_at: now.as_secs(),
         };
-        let worker = WorkerLoop::new(
+        WorkerLoop::new(
             id,
             setup.settings.clone(),
             listeners,
             setup.pool_tls.clone(),
-            mailbox.clone(),
+            shared.mailboxes[index].clone(),
             shared.clone(),
-        )?;
-        made.push((mailbox, worker));
-    }
-    let mut workers: Vec<(Arc<Mailbox>, JoinHandle<usize>)> = Vec::new();
-    for (index, (mailbox, worker)) in made.into_iter().enumerate() {
-        let thread = std::thread::Builder::new().name(format!("worker-{index}"));
-        match thread.spawn(move || worker.run()) {
-            Ok(thread) => workers.push((mailbox, thread)),
-            Err(error) => {
-                let started = workers.len();
-                for (mailbox, thread) in workers {
-                    mailbox.send(WorkerOrder::Stop);
-                    let _ = thread.join();
-                }
-                return Err(StartError::Thread {
-                    workers: count,
-                    started,
-                    error,
-                });
-            }
-        }
-    }
-    Ok(Running {
-        files: OpenFiles(shared.clone()),
-        workers,
-        shared,
-    })
+        )
+    };
+    let made = listeners.into_iter().enumerate().map(make);
+    let made = made.collect::<Result<Vec<_>, _>>()?;
+    Ok((shared, made))
 }
 
 /// Sends new passwords to the workers.
@@ -615,7 +649,7 @@ impl Running {
     /// once; see [`Running::join`]. A session that a bound keeps from being read loses its unread
     /// requests.
     pub fn drain(&self) {
-        for (mailbox, _) in &self.workers {
+        for mailbox in &self.shared.mailboxes {
             mailbox.send(WorkerOrder::Drain);
         }
     }
@@ -625,21 +659,21 @@ impl Running {
     pub fn join(self, limit: Duration) -> usize {
         // A task that a worker wakes may drop the last owner: a worker does not wait for itself.
         let own = std::thread::current().id();
-        let (others, itself): (Vec<_>, Vec<_>) = self
-            .workers
-            .into_iter()
-            .partition(|(_, thread)| thread.thread().id() != own);
+        let workers = self.workers.into_iter();
+        let others: Vec<_> = workers
+            .filter(|thread| thread.thread().id() != own)
+            .collect();
         let end = Instant::now() + limit;
-        while Instant::now() < end && others.iter().any(|(_, thread)| !thread.is_finished()) {
+        while Instant::now() < end && others.iter().any(|thread| !thread.is_finished()) {
             std::thread::sleep(Duration::from_millis(5));
         }
-        for (mailbox, _) in others.iter().chain(&itself) {
+        for mailbox in &self.shared.mailboxes {
             mailbox.send(WorkerOrder::Stop);
         }
         drop(self.files);
         others
             .into_iter()
-            .map(|(_, thread)| thread.join().unwrap_or(0))
+            .map(|thread| thread.join().unwrap_or(0))
             .sum()
     }
 }

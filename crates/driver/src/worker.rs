@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, TryLockError};
 use std::time::{Duration, Instant};
@@ -240,22 +240,26 @@ pub(crate) struct WorkerLoop {
 /// The belongings of a thread that takes turns.
 pub(crate) struct TurnTools {
     events: Vec<epoll::Event>,
+    /// The number of events in the last turn.
+    event_count: usize,
     /// Measures the worker's thread. `None`: another thread takes the turns.
     meter: Option<Meter>,
 }
 
 impl TurnTools {
     fn of_worker() -> TurnTools {
-        TurnTools {
-            events: Vec::with_capacity(EVENTS_MAX),
-            meter: Some(Meter::of_this_thread()),
-        }
+        TurnTools::new(EVENTS_MAX, Some(Meter::of_this_thread()))
     }
 
     pub(crate) fn of_caller() -> TurnTools {
+        TurnTools::new(LED_EVENTS_MAX, None)
+    }
+
+    fn new(events_max: usize, meter: Option<Meter>) -> TurnTools {
         TurnTools {
-            events: Vec::with_capacity(LED_EVENTS_MAX),
-            meter: None,
+            events: Vec::with_capacity(events_max),
+            event_count: 0,
+            meter,
         }
     }
 }
@@ -388,6 +392,35 @@ impl WorkerLoop {
         }
     }
 
+    /// Takes a turn of a host. Returns the number of events; `None`: it was the last turn.
+    pub(crate) fn take_hosted_turn(&mut self) -> Option<usize> {
+        // Events are not `Send`, so a worker that may change its thread does not keep them.
+        let mut tools = TurnTools::of_caller();
+        let goes_on = self.take_turn(&mut tools, Some(Instant::now()));
+        goes_on.then_some(tools.event_count)
+    }
+
+    /// The number of tasks of callers that the last turn has woken.
+    pub(crate) fn woken_tasks(&self) -> usize {
+        self.callers.as_ref().map_or(0, Callers::woken_tasks)
+    }
+
+    /// Whether nothing is to be done until the next event or caller. Then callers wake the host.
+    pub(crate) fn may_rest(&self) -> bool {
+        let due = self.engine.deadline();
+        // The last wait has set the alarm, unless the batch has come in that turn.
+        due.is_none_or(|due| self.alarm_at == Some(due))
+            && self.callers.as_ref().is_none_or(Callers::may_sleep)
+    }
+
+    pub(crate) fn caller_queue(&self) -> Option<&Arc<CallerQueue>> {
+        self.callers.as_ref().map(Callers::queue)
+    }
+
+    pub(crate) fn epoll(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
     /// The queue of callers, if the worker may stand aside for them: see [`crate::helm`].
     fn queue_of_lone_callers(&self) -> Option<Arc<CallerQueue>> {
         let callers = self.callers.as_ref()?;
@@ -404,7 +437,7 @@ impl WorkerLoop {
     }
 
     /// Ends the sessions. Returns the number of those with sockets.
-    fn end(mut self) -> usize {
+    pub(crate) fn end(mut self) -> usize {
         if let Some(callers) = &mut self.callers {
             callers.end_all(
                 &mut self.engine,
@@ -420,6 +453,7 @@ impl WorkerLoop {
     fn turn(&mut self, tools: &mut TurnTools, until: Option<Instant>) -> io::Result<TurnOutcome> {
         let events = &mut tools.events;
         self.wait(events, until)?;
+        tools.event_count = events.len();
         let now = self.now();
         self.engine.begin_turn(now);
         if self.engine.is_tick_due() {
