@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use respool_driver::{CallerSession, EndReason};
 use respool_engine::Fate;
@@ -14,6 +14,9 @@ use respool_protocol::reply::{FramingError, ReplyScanner, Scanned};
 use crate::Client;
 use crate::error::CallError;
 use crate::sessions::Sessions;
+
+/// The time between two looks at whether a caller still waits.
+const LOOK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Commands of a session that change nothing for its next call.
 const WITHOUT_TRACE: [&str; 12] = [
@@ -120,20 +123,42 @@ impl Call {
     /// Blocks until the reply is there. At the deadline the request is taken back if it has not
     /// left.
     pub(crate) fn wait(
+        self,
+        sessions: &Sessions,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, CallError> {
+        self.wait_while(sessions, deadline, None)
+    }
+
+    /// As [`Call::wait`]. `goes_on` is asked from time to time. If it says no, the request is taken
+    /// back as at the deadline.
+    pub(crate) fn wait_while(
         mut self,
         sessions: &Sessions,
-        mut deadline: Option<Instant>,
+        deadline: Option<Instant>,
+        mut goes_on: Option<&mut dyn FnMut() -> bool>,
     ) -> Result<Vec<u8>, CallError> {
+        let mut deadline = deadline;
         loop {
             if let Some(outcome) = self.step(sessions) {
                 return outcome;
             }
-            if let Some(session) = &self.session
-                && !session.wait(deadline)
-            {
+            let Some(session) = &self.session else {
+                continue;
+            };
+            let next_look = goes_on.as_ref().map(|_| Instant::now() + LOOK_INTERVAL);
+            let until = match (deadline, next_look) {
+                (Some(deadline), Some(look)) => Some(deadline.min(look)),
+                (deadline, look) => deadline.or(look),
+            };
+            if session.wait(until) {
+                continue;
+            }
+            let is_late = deadline.is_some_and(|at| Instant::now() >= at);
+            if is_late || goes_on.as_mut().is_some_and(|goes_on| !goes_on()) {
                 // The worker answers at once: no server holds up its turns.
                 session.withdraw();
-                deadline = None;
+                (deadline, goes_on) = (None, None);
             }
         }
     }

@@ -280,6 +280,23 @@ impl Client {
         call.wait(self.sessions(), limit.and_then(deadline_in))
     }
 
+    /// As [`Client::call_encoded`], for a language that interrupts its threads. While the call
+    /// waits, `goes_on` is asked every 50 ms. If it says no, the request is taken back if it has not
+    /// left, and the error tells its fate.
+    ///
+    /// # Errors
+    /// See [`Client::call_encoded`].
+    pub fn call_encoded_while(
+        &self,
+        request: Vec<u8>,
+        limit: Option<Duration>,
+        mut goes_on: impl FnMut() -> bool,
+    ) -> Result<Vec<u8>, CallError> {
+        let call = Call::begin_encoded(self.sessions(), request)?;
+        let deadline = limit.and_then(deadline_in);
+        call.wait_while(self.sessions(), deadline, Some(&mut goes_on))
+    }
+
     /// Many calls at the same time, whose outcomes one thread takes in batches: for event loops and
     /// for other languages.
     ///

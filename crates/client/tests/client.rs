@@ -140,6 +140,31 @@ fn call_out_of_time_tells_the_truth() {
     );
 }
 
+/// A caller that stops waiting gets the truth, and a call that needs no wait is not asked for one.
+#[test]
+fn call_of_a_stopped_caller_tells_the_truth() {
+    let server = server();
+    let client = client_with(patient(&server));
+    let incr = b"*2\r\n$4\r\nINCR\r\n$1\r\nn\r\n".to_vec();
+    let reply = client.call_encoded_while(incr.clone(), None, || true);
+    assert_eq!(reply.expect("a reply"), b":1\r\n");
+    server.stop();
+    let mut looks = 0;
+    let goes_on = || {
+        looks += 1;
+        looks < 3
+    };
+    let error = client.call_encoded_while(incr.clone(), None, goes_on);
+    let error = error.expect_err("no reply");
+    assert!(matches!(error, CallError::Unknown(_)), "{error:?}");
+    assert_eq!(looks, 3);
+    // The limit holds too.
+    let limit = Some(Duration::from_millis(20));
+    let error = client.call_encoded_while(incr, limit, || true);
+    assert!(error.is_err());
+    server.cont();
+}
+
 #[test]
 fn future_ends_with_the_reply() {
     let server = server();
