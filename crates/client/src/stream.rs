@@ -118,6 +118,7 @@ impl SessionStream {
             if let Some(count) = self.take(&mut input, buffer) {
                 return Ok(count);
             }
+            self.forget_room();
             if !self.session.wait(deadline) {
                 return Err(ErrorKind::TimedOut.into());
             }
@@ -132,10 +133,17 @@ impl SessionStream {
             if let Some(count) = self.take(&mut input, buffer) {
                 return Poll::Ready(count);
             }
+            self.forget_room();
             if self.session.poll(context).is_pending() {
                 return Poll::Pending;
             }
         }
+    }
+
+    /// Makes a wait one for bytes alone. After a write that found too little room it would end at
+    /// once when there is room, again and again. A writer does not wait while a reader does.
+    fn forget_room(&self) {
+        self.session.write_before_wait(&[]);
     }
 
     /// Whether a read would not block. While a thread reads, it is `false`.

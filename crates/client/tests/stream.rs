@@ -184,6 +184,29 @@ fn task_reads_a_stream() {
     assert_eq!(bytes, b"$4\r\ntask\r\n");
 }
 
+/// A read behind a write that found too little room waits for bytes alone.
+#[test]
+fn read_behind_a_short_write_waits_for_bytes() {
+    let server = server();
+    let client = client(&server);
+    let stream = client.stream();
+    let value = "v".repeat(1 << 20);
+    let request = format!("*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$1048576\r\n{value}\r\n");
+    let mut written = stream.try_write(request.as_bytes()).unwrap();
+    assert!(written < request.len());
+    // Now there is room, and no reply.
+    thread::sleep(Duration::from_millis(100));
+    let context = &mut Context::from_waker(Waker::noop());
+    assert!(stream.poll_read(context, &mut [0; 16]).is_pending());
+    let end = Instant::now() + Duration::from_millis(100);
+    let error = stream.read(&mut [0; 16], Some(end)).expect_err("no byte");
+    assert_eq!(error.kind(), ErrorKind::TimedOut);
+    while written < request.len() {
+        written += stream.try_write(&request.as_bytes()[written..]).unwrap();
+    }
+    expect(&stream, b"+OK\r\n");
+}
+
 /// Calls in RESP3 get the types of RESP3. Sessions of one caller begin in RESP2, as connections do.
 #[test]
 fn calls_choose_their_protocol() {
