@@ -101,6 +101,16 @@ impl ClientOptions {
         Ok(Client(Arc::new(core)))
     }
 
+    /// Checks the URL and these options without opening anything. It reads files and runs commands
+    /// as [`Client::open`] does.
+    ///
+    /// # Errors
+    /// [`OpenError::Invalid`].
+    pub fn check(&self, url: &str) -> Result<(), OpenError> {
+        let checked = self.config(url);
+        checked.map(drop).map_err(OpenError::of_problems)
+    }
+
     fn config(&self, url: &str) -> Result<Config, Vec<Problem>> {
         let mut raw = RawConfig::default();
         raw.add_code(URL, url);

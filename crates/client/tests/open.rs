@@ -198,6 +198,10 @@ fn all_problems_are_in_the_error() {
     }
     let error = options.open("redis://:SECRET@h:x").err().expect("an error");
     assert_eq!(error.to_string(), problems.join("\n"));
+    let checked = options.check("redis://:SECRET@h:x");
+    let checked = checked.expect_err("an error");
+    assert_eq!(checked.to_string(), error.to_string());
+    assert!(Client::options().check("redis://h").is_ok());
 }
 
 /// Options that exclude each other, and files that cannot be read, are problems, too.

@@ -261,3 +261,24 @@ fn encoded_calls_are_calls() {
     assert!(begun.elapsed() >= Duration::from_millis(30));
     server.cont();
 }
+
+/// A caller that is asked from time to time ends its wait, and its request is taken back.
+#[test]
+fn asked_caller_ends_its_wait() {
+    let server = server();
+    let client = client(&server);
+    let blpop = b"*3\r\n$5\r\nBLPOP\r\n$4\r\nlist\r\n$1\r\n0\r\n".to_vec();
+    let mut asked = 0;
+    let error = client.call_encoded_while(blpop.clone(), None, || {
+        asked += 1;
+        asked < 3
+    });
+    assert!(matches!(error, Err(CallError::Unknown(_))), "{error:?}");
+    assert_eq!(asked, 3);
+    let limit = Some(Duration::from_millis(100));
+    let error = client.call_encoded_while(blpop, limit, || true);
+    assert!(matches!(error, Err(CallError::Unknown(_))), "{error:?}");
+    // Nothing waits for the list any more.
+    client.call(&["RPUSH", "list", "element"]).unwrap();
+    assert_eq!(client.call(&["LLEN", "list"]).unwrap(), b":1\r\n");
+}
