@@ -22,7 +22,7 @@ pub enum CallError {
 impl CallError {
     /// The error that an error reply tells.
     pub(crate) fn of_reply(reply: &[u8]) -> CallError {
-        let text = reply.trim_ascii_end();
+        let text = reply.strip_suffix(b"\r\n").unwrap_or(reply);
         let text = text.strip_prefix(b"-").unwrap_or(text);
         let text = String::from_utf8_lossy(text).into_owned();
         match Fate::of_reply(reply) {

@@ -88,6 +88,9 @@ fn errors_tell_the_outcome() {
         panic!("{error:?}");
     };
     assert!(text.starts_with("ERR value is not an integer"), "{text}");
+    let error = client.call(&["NOSUCH", "x"]).expect_err("no command");
+    // The text is that of the server, with its space at the end.
+    assert!(error.to_string().ends_with("'x' "), "{error:?}");
     for args in [
         &["SELECT", "1"][..],
         &["MULTI"],
