@@ -53,6 +53,11 @@ impl CallError {
         CallError::NotSent(text_of(end.reason).into())
     }
 
+    /// The error of a request whose session could not greet a server.
+    pub(crate) fn without_server() -> CallError {
+        CallError::NotSent("no server can be reached".into())
+    }
+
     /// The error for a request without a command.
     pub(crate) fn without_arguments() -> CallError {
         CallError::Invalid("a request has at least one argument, the command".into())
