@@ -169,6 +169,20 @@ histories: ready-test ## Check the replies to ten million concurrent requests, a
 	    done; \
 	done
 
+.PHONY: client-histories
+client-histories: ready-test ## Check the client as `make histories` checks the proxy: sessions and calls, with calls that end their wait
+	cargo build --workspace --bins --release
+	@for server in $(or $(SERVERS),redis-7.0 redis-8.2 valkey-9.1); do for calls in false true; do \
+	    client="$(TARGET)/release/respool-lab histories --respool $(TARGET)/release/respool-client-bridge --server $$server --respool-arg --calls=$$calls"; \
+	    $$client --requests 1000000 || exit 1; \
+	    $$client --requests 500000 --keys 6 --cut-every 1.5 --respool-arg --give-up-one-in=10 || exit 1; \
+	    for trouble in "cluster moves" "cluster kill" "cluster freeze" "sentinel kill" "sentinel freeze" "sharded cuts"; do \
+	        set -- $$trouble; echo "client-histories: $$trouble"; \
+	        $$client --kind $$1 --trouble $$2 --keys 12 || exit 1; \
+	    done; \
+	done; done
+	$(TARGET)/release/respool-lab differ --respool $(TARGET)/release/respool-client-bridge --cases 100 --refusals --patience 15
+
 .PHONY: lab-smoke
 lab-smoke: programs ## Run the smallest experiment and check its files
 	$(VENV)/bin/python -B tests/lab_smoke.py $(TARGET)/quick/respool-lab
