@@ -126,6 +126,10 @@ impl Completions {
         token: u64,
         call: impl FnOnce() -> Result<Call, CallError>,
     ) -> Result<(), CallError> {
+        // In the child of a fork the lock may never be free.
+        if self.client.sessions().are_forked() {
+            return Err(CallError::forked());
+        }
         let mut calls = lock(&self.calls);
         if calls.by_token.contains_key(&token) {
             let text = format!("the token {token} belongs to a call that is under way");

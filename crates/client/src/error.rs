@@ -58,6 +58,11 @@ impl CallError {
         CallError::NotSent("no server can be reached".into())
     }
 
+    /// The error for a request in the child of a fork.
+    pub(crate) fn forked() -> CallError {
+        CallError::NotSent(text_of(EndReason::Forked).into())
+    }
+
     /// The error for a request without a command.
     pub(crate) fn without_arguments() -> CallError {
         CallError::Invalid("a request has at least one argument, the command".into())
@@ -79,6 +84,7 @@ fn text_of(reason: EndReason) -> &'static str {
             "too many callers wait for a place among the sessions of sessions-max"
         }
         EndReason::WorkerEnded => "the client has ended",
+        EndReason::Forked => "the process was forked: open another client in the child",
     }
 }
 

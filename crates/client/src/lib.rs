@@ -31,6 +31,9 @@
 //!
 //! Order holds between calls of which one has ended before the other began.
 //!
+//! A client is of its process: in the child of a fork each call fails, and the child opens a client
+//! of its own.
+//!
 //! Commands that change their connection (SELECT, MULTI, SUBSCRIBE) are refused in calls: the next
 //! caller might get that connection. They are for an [`OrderedSession`], which belongs to one
 //! caller.
@@ -152,6 +155,12 @@ impl Core {
 
 impl Drop for Core {
     fn drop(&mut self) {
+        if self.sessions.are_forked() {
+            // The threads do not exist in this process, and their locks may never be free.
+            std::mem::forget(self.running.take());
+            std::mem::forget(std::mem::take(&mut self.rereader));
+            return;
+        }
         self.rereader.stop();
         if let Some(running) = self.running.take() {
             self.sessions.clear();

@@ -28,6 +28,10 @@ impl Sessions {
     /// A session for one call, and whether it had another call before. The session that was used
     /// last comes first: its memory is warm.
     pub(crate) fn take_for_call(&self) -> (CallerSession, bool) {
+        // In the child of a fork the lock may never be free.
+        if self.callers.are_forked() {
+            return (self.open(), false);
+        }
         loop {
             let unused = self.lock().pop();
             match unused {
@@ -55,6 +59,11 @@ impl Sessions {
     /// A new session.
     pub(crate) fn open(&self) -> CallerSession {
         self.callers.open(0)
+    }
+
+    /// Whether the worker is in another process.
+    pub(crate) fn are_forked(&self) -> bool {
+        self.callers.are_forked()
     }
 
     /// Keeps a session for the next call, unless it has ended or another one wants its place. All its replies have been read, and

@@ -25,6 +25,7 @@ use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
+use crate::forks;
 use crate::helm::{Helm, TakenBack};
 use crate::lock;
 use crate::mailbox::Mailbox;
@@ -65,6 +66,8 @@ pub enum EndReason {
     SessionsMax,
     /// The worker has ended.
     WorkerEnded,
+    /// The process was forked since the start of the worker, which does not exist in the child.
+    Forked,
 }
 
 /// A word on which the callers of a turn sleep.
@@ -114,6 +117,8 @@ pub(crate) struct CallerQueue {
     host: Mutex<Option<Waker>>,
     /// Its eventfd wakes a worker with a thread.
     mailbox: Arc<Mailbox>,
+    /// The number of forks when the worker was made.
+    forks: u32,
 }
 
 #[derive(Debug, Default)]
@@ -125,7 +130,9 @@ struct Listed {
 
 impl CallerQueue {
     pub(crate) fn new(mailbox: Arc<Mailbox>) -> CallerQueue {
+        forks::start_counting();
         CallerQueue {
+            forks: forks::forks(),
             listed: Mutex::default(),
             asleep: AtomicBool::new(false),
             turns: AtomicU32::new(0),
@@ -137,6 +144,11 @@ impl CallerQueue {
             host: Mutex::default(),
             mailbox,
         }
+    }
+
+    /// Whether the worker is in another process.
+    fn is_forked(&self) -> bool {
+        self.forks != forks::forks()
     }
 
     /// Lists a pipe. Returns whether the worker will take it.
@@ -227,6 +239,8 @@ impl CallerQueue {
 #[derive(Debug)]
 struct Pipe {
     queue: Arc<CallerQueue>,
+    /// The number of forks when the pipe was made.
+    forks: u32,
     state: Mutex<PipeState>,
 }
 
@@ -332,6 +346,9 @@ impl CallerSession {
     }
 
     fn write_as(&self, will_wait: bool, bytes: &[u8]) -> usize {
+        if self.is_forked() {
+            return 0;
+        }
         let mut state = lock(&self.0.state);
         if state.end.is_some() {
             return 0;
@@ -349,6 +366,9 @@ impl CallerSession {
 
     /// Appends the bytes of replies that have come to `bytes`. Returns whether there were any.
     pub fn read(&self, bytes: &mut Vec<u8>) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let mut state = lock(&self.0.state);
         if state.output.is_empty() {
             return false;
@@ -370,7 +390,20 @@ impl CallerSession {
 
     /// The end of the session, if it has ended. The last bytes can still be read.
     pub fn end(&self) -> Option<CallerEnd> {
+        if self.is_forked() {
+            let is_new = self.0.forks != self.0.queue.forks;
+            let fate = if is_new { Fate::NotSent } else { Fate::Unknown };
+            return Some(CallerEnd {
+                reason: EndReason::Forked,
+                fate: Some(fate),
+            });
+        }
         lock(&self.0.state).end
+    }
+
+    /// Whether the worker is in another process: this one is a fork of it. Then no lock is taken.
+    fn is_forked(&self) -> bool {
+        self.0.queue.is_forked()
     }
 
     /// Blocks until there is something to read, room to write or an end, or until the deadline.
@@ -378,6 +411,9 @@ impl CallerSession {
     ///
     /// A lone caller takes the worker's turns meanwhile.
     pub fn wait(&self, deadline: Option<Instant>) -> bool {
+        if self.is_forked() {
+            return true;
+        }
         let (pipe, queue) = (&self.0, &self.0.queue);
         let is_ready = || lock(&pipe.state).is_ready();
         if queue.helm.is_free() {
@@ -417,6 +453,9 @@ impl CallerSession {
     /// As [`CallerSession::wait`], for a task: the task is woken when it is to poll again. Its
     /// waker must not wait for another call.
     pub fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        if self.is_forked() {
+            return Poll::Ready(());
+        }
         let waker = context.waker().clone();
         let mut state = lock(&self.0.state);
         let is_ready = state.is_ready();
@@ -441,6 +480,9 @@ impl CallerSession {
     /// requests has its reply. Returns `false` if the session has ended, or ends because another
     /// one waits for its place.
     pub fn lay_down(&self) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let mut state = lock(&self.0.state);
         if state.end.is_some() {
             return false;
@@ -459,6 +501,9 @@ impl CallerSession {
 
     /// Takes a session that was laid down. Returns whether it has not ended.
     pub fn take_up(&self) -> bool {
+        if self.is_forked() {
+            return false;
+        }
         let mut state = lock(&self.0.state);
         self.0.queue.note_used(&mut state);
         state.end.is_none() && state.wish.is_none()
@@ -467,6 +512,9 @@ impl CallerSession {
     /// Ends the input of the session, as the end of a connection does: requests that were written
     /// are executed, and their replies are dropped. A caller that waits is woken.
     pub fn leave(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut state = lock(&self.0.state);
         // A withdrawal stays one.
         state.wish.get_or_insert(Wish::Leave);
@@ -480,6 +528,9 @@ impl CallerSession {
     /// Takes back the requests that have no reply. The session ends, and [`CallerSession::end`]
     /// then tells whether they may have been executed. Wait for the end.
     pub fn withdraw(&self) {
+        if self.is_forked() {
+            return;
+        }
         let mut state = lock(&self.0.state);
         state.wish.get_or_insert(Wish::Withdraw);
         self.0.list(state);
@@ -529,12 +580,19 @@ impl CallerSessions {
         self.0.len()
     }
 
+    /// Whether the workers are in another process: this one is a fork of it. Then each session has
+    /// ended.
+    pub fn are_forked(&self) -> bool {
+        self.0.iter().any(|queue| queue.is_forked())
+    }
+
     /// Opens a session in the worker with this index, modulo the number of workers. The session
     /// belongs to the first pool. It begins with its first byte, so a refusal comes later.
     pub fn open(&self, worker: usize) -> CallerSession {
         let queue = self.0[worker % self.0.len()].clone();
         CallerSession(Arc::new(Pipe {
             queue,
+            forks: forks::forks(),
             state: Mutex::default(),
         }))
     }

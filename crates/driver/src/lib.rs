@@ -9,6 +9,7 @@ mod byte_stream;
 mod callers;
 mod child;
 mod errors_by_name;
+mod forks;
 mod handshakes;
 mod helm;
 mod hosted;
