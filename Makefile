@@ -52,7 +52,7 @@ instructions: ready-counts ## Compare the instructions of the engine with the re
 # --- test it ---
 
 .PHONY: test
-test: format lint docs tidy rust generated python conformance-short fuzz-smoke lab-smoke ## Run everything that CI runs
+test: format lint docs tidy rust generated python python-binding conformance-short fuzz-smoke lab-smoke ## Run everything that CI runs
 	@echo "make test: every step passed"
 
 # Every step takes its programs from this one build. A build of one package selects fewer features
@@ -105,6 +105,12 @@ generated: programs ## Check that generated files in the repository are up to da
 .PHONY: python
 python: programs ## Run redis-py through respool
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory tests/redis_py
+
+.PHONY: python-binding
+python-binding: programs ## Build the Python binding, install it into the tests' environment, and test it before real servers
+	cd bindings/python && VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(abspath $(TARGET)) \
+	    $(abspath $(VENV))/bin/maturin develop --quiet $(QUICK)
+	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory bindings/python/tests
 
 # `make test` does not run this: some attacks take a minute to show their effect.
 .PHONY: hostile
