@@ -106,10 +106,15 @@ generated: programs ## Check that generated files in the repository are up to da
 python: programs ## Run redis-py through respool
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory tests/redis_py
 
-.PHONY: python-binding
-python-binding: programs ## Build the Python binding, install it into the tests' environment, and test it before real servers
+# maturin selects other features of the dependencies than `programs` does. So the first build takes
+# a minute or two, and later ones seconds.
+.PHONY: python-library
+python-library: ready-test ## Build the Python binding and install it into the tests' environment
 	cd bindings/python && VIRTUAL_ENV=$(abspath $(VENV)) CARGO_TARGET_DIR=$(abspath $(TARGET)) \
 	    $(abspath $(VENV))/bin/maturin develop --quiet $(QUICK)
+
+.PHONY: python-binding
+python-binding: python-library ## Run the tests of the Python binding before real servers
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory bindings/python/tests
 
 # `make test` does not run this: some attacks take a minute to show their effect.
@@ -128,13 +133,13 @@ fuzz: ready-test ## Run the fuzz targets for ten minutes each; SECONDS_EACH=N fo
 	fuzz/run --seconds $(or $(SECONDS_EACH),600)
 
 .PHONY: conformance-short
-conformance-short: programs ## Run a part of other projects' test suites, directly and through respool
+conformance-short: programs python-library ## Run a part of other projects' test suites, directly and through respool
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile short --out conformance/.cache/short
 	for kind in $(SEVERAL); do conformance/run --profile several --kind $$kind --out conformance/.cache/$$kind || exit 1; done
 
 .PHONY: conformance
-conformance: ready-test ## Run other projects' test suites, directly and through respool, and compare test by test
+conformance: ready-test python-library ## Run other projects' test suites, directly and through respool, and compare test by test
 	cargo build -p respool --bins $(QUICK)
 	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
 	conformance/run --profile full $(if $(SERVER),--server $(SERVER)) --out $(or $(OUT),conformance/.cache/out)

@@ -42,12 +42,14 @@ def server_args(name):
 class Side:
     """One of the two sides, as a context manager. The suite under test connects to `port`."""
 
-    def __init__(self, name, server, respool_args, starts=True, kind="server", tls=False):
+    def __init__(self, name, server, respool_args, starts=True, kind="server", tls=False, library=False):
         """`kind`: the kind of servers behind respool or, on the direct side, of the servers.
 
         `tls`: clients connect with TLS. The direct side is a server of its own with TLS.
+        `library`: the clients are respool's own, so there is no respool on the way.
         """
         self.name = name
+        self.library = library
         self.tls = tls
         self.kind = kind
         self.starts = starts
@@ -79,7 +81,7 @@ class Side:
             else:
                 args += ["--port", str(self.port)]
             self.server = servers.Server(server_program(self.server_name), *args)
-        if self.name == "proxied":
+        if self.name == "proxied" and not self.library:
             try:
                 self.respool = servers.Respool(self.server, *respool_args)
             except BaseException:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import pathlib
 import shutil
 import sys
 import tarfile
@@ -12,6 +13,8 @@ from suites.processes import checked_sha256, run_bounded, run_checked
 # Without the tests that need modules, TLS, identity providers or several databases.
 MARKS = "not redismod and not ssl and not cp_integration and not multidb_integration"
 TEST_SECONDS_MAX = 20
+# The package respool, for suites with `library`.
+LIBRARY = pathlib.Path(__file__).resolve().parents[2] / "bindings/python/python"
 UNIT_SECONDS_MAX = 900
 
 
@@ -33,6 +36,8 @@ class RedisPy:
 
     def prepare(self, requirements):
         """Downloads the suite and its packages, if they are not cached."""
+        if self.settings.get("library") and not list(LIBRARY.glob("respool/_respool*.so")):
+            raise RuntimeError(f"{LIBRARY}/respool has no native library: run make python-library")
         installed = self.cache / "venv" / "installed.txt"
         if not installed.exists() or installed.read_text() != requirements.read_text():
             run_checked([sys.executable, "-m", "venv", "--clear", str(self.cache / "venv")])
@@ -62,6 +67,9 @@ class RedisPy:
         command += ["-m", f"{MARKS} and {only_one}"]
         if side.tls:
             command += ["-p", "suites.pytest_tls"]
+        is_library = self.settings.get("library") and side.name == "proxied"
+        if is_library:
+            command += ["-p", "suites.pytest_respool"]
         command += ["-o", f"cache_dir={folder}/pytest-cache", "--tb=short", "--timeout", str(TEST_SECONDS_MAX)]
         # Port 1 has no listener, so tests that need TLS or modules fail at once.
         command += ["--redis-url", f"redis://127.0.0.1:{side.port}/0", "--redis-ssl-url", "rediss://127.0.0.1:1"]
@@ -75,6 +83,8 @@ class RedisPy:
         command += only if only and len(only) <= 500 else [unit]
         here = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
         environment = {"PYTHONPATH": f"{self.source}:{here}", "PYTHONDONTWRITEBYTECODE": "1", "CONFORMANCE_RESULTS": str(lines)}
+        if is_library:
+            environment["PYTHONPATH"] += f":{LIBRARY}"
         if side.tls:
             environment["CONFORMANCE_CA"] = side.ca
         if self.settings.get("cluster-clients"):

@@ -46,8 +46,8 @@ impl PythonClient {
     }
 
     /// Calls a command and waits for its reply without the lock of the interpreter. Returns
-    /// `NotImplemented` if the command needs a connection. `limit`: seconds. `raw`: the reply is not
-    /// decoded.
+    /// `NotImplemented` if the command needs a connection. `limit`: seconds. `raw`: the reply is
+    /// not decoded.
     fn call<'py>(
         &self,
         py: Python<'py>,

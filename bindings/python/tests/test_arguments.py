@@ -5,7 +5,7 @@ import unittest
 import redis
 import respool
 import respool.asyncio
-from respool._core import core_of
+from respool._core import core_of, protocol_of
 
 from support import WithServer
 
@@ -25,6 +25,7 @@ class Url(unittest.TestCase):
             ({"host": "::1"}, "redis://[::1]:6379/0"),
             ({"password": "p@ss/:"}, "redis://:p%40ss%2F%3A@localhost:6379/0"),
             ({"username": "u", "password": "p"}, "redis://u:p@localhost:6379/0"),
+            ({"username": "u"}, "redis://u:nopass@localhost:6379/0"),
             ({"unix_socket_path": "/run/a b", "db": 2}, "unix:///run/a%20b?db=2"),
             ({"ssl": True, "host": "h"}, "rediss://h:6379/0"),
             (
@@ -73,7 +74,6 @@ class Url(unittest.TestCase):
             ({"ssl": True, "ssl_check_hostname": False}, ValueError, "server-tls-name"),
             ({"ssl": True, "unix_socket_path": "/s"}, ValueError, "ssl"),
             ({"ssl": True, "ssl_ca_certs": "/none"}, ValueError, "server-tls-ca"),
-            ({"username": "u"}, ValueError, "password"),
             ({"connection_pool": redis.ConnectionPool()}, TypeError, "connection_pool"),
             (
                 {"password": "p", "credential_provider": redis.UsernamePasswordCredentialProvider("u", "p")},
@@ -100,7 +100,8 @@ class Url(unittest.TestCase):
         one = respool.Redis(port=1)
         self.assertIs(respool.asyncio.Redis(port=1).connection_pool.core, one.connection_pool.core)
         self.assertIs(respool.Redis(port=1, decode_responses=True).connection_pool.core, one.connection_pool.core)
-        for other in ({"port": 2}, {"port": 1, "db": 1}, {"port": 1, "protocol": 2}):
+        other_protocol = 5 - protocol_of({})
+        for other in ({"port": 2}, {"port": 1, "db": 1}, {"port": 1, "protocol": other_protocol}):
             self.assertIsNot(respool.Redis(**other).connection_pool.core, one.connection_pool.core)
         self.assertIs(core_of({"port": 1}), one.connection_pool.core)
 
@@ -112,7 +113,12 @@ class Login(WithServer):
         admin.acl_setuser("me", enabled=True, passwords=["+p@ss"], commands=["+@all"], keys=["*"])
         admin.config_set("requirepass", "secret")
         self.addCleanup(lambda: redis.Redis(port=self.server.port, password="secret").config_set("requirepass", ""))
-        for arguments in ({"password": "secret"}, {"username": "me", "password": "p@ss", "db": 2}):
+        admin.acl_setuser("open", enabled=True, nopass=True, commands=["+@all"], keys=["*"])
+        for arguments in (
+            {"password": "secret"},
+            {"username": "me", "password": "p@ss", "db": 2},
+            {"username": "open"},
+        ):
             client = respool.Redis(port=self.server.port, **arguments)
             client.set("key", arguments.get("db", 0))
             self.assertEqual(client.pipeline().get("key").execute(), [client.get("key")])

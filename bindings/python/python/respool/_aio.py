@@ -29,6 +29,7 @@ from respool._connection import (
 from respool._core import arguments_of_url, core_of
 from respool._errors import FateReply, NotSent, Unknown
 
+PLAIN_POOL_INIT = redis.asyncio.ConnectionPool.__init__
 # The most bytes that a writer hands over without another thread.
 WRITE_BYTES_MAX = 64 << 10
 READ_BYTES_MAX = 64 << 10
@@ -319,11 +320,12 @@ class ConnectionPool(PoolArguments, redis.asyncio.ConnectionPool):
         if not issubclass(connection_class, Connection):
             raise TypeError("connection_class: it has to be a subclass of respool.asyncio.Connection")
         kwargs = self._take_arguments(kwargs)
+        if "maint_notifications_config" not in parameters(PLAIN_POOL_INIT):
+            kwargs.pop("maint_notifications_config", None)
         self.retry_of_calls = AsyncTruth.of(kwargs)
         arguments = {name: value for name, value in kwargs.items() if name not in OF_POOL}
+        arguments.pop("maint_notifications_config", None)
         connection_arguments(redis.asyncio.connection.AbstractConnection.__init__, arguments)
-        if "maint_notifications_config" not in parameters(redis.asyncio.ConnectionPool.__init__):
-            kwargs.pop("maint_notifications_config", None)
         super().__init__(connection_class=connection_class, max_connections=max_connections, **kwargs)
         self.core.use(self)
 
@@ -356,7 +358,7 @@ class Redis(CallState, redis.asyncio.Redis):
 
     def __init__(self, *args, **kwargs):
         owns = kwargs.get("auto_close_connection_pool") is not False
-        kwargs, of_client = pool_arguments(redis.asyncio.Redis.__init__, args, kwargs)
+        kwargs, of_client = pool_arguments(super().__init__, args, kwargs)
         pool = kwargs.pop("connection_pool", None)
         if pool is None:
             pool = ConnectionPool(**kwargs)
@@ -370,7 +372,7 @@ class Redis(CallState, redis.asyncio.Redis):
         self.auto_close_connection_pool = owns
         self._prepare_calls()
         self._core = pool.core
-        if self.single_connection_client:
+        if of_client.get("single_connection_client"):
             self._takes_connections = True
 
     async def execute_command(self, *args, **options):

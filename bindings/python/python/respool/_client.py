@@ -1,5 +1,6 @@
 """`respool.Redis`: a `redis.Redis` whose commands share few connections."""
 
+import functools
 import inspect
 
 import redis
@@ -10,6 +11,7 @@ from respool import _respool
 from respool._connection import ConnectionPool
 from respool._errors import FateReply
 
+PLAIN_INIT = redis.Redis.__init__
 # After these commands a connection is in another state, which the user means for the commands that
 # follow. So these take a connection of the pool, too, as all commands of redis-py do.
 LASTING = {
@@ -61,15 +63,16 @@ class CallState:
         )
 
 
+@functools.lru_cache(maxsize=None)
 def default_of(name):
     """The default of an argument of redis-py, which differs between its versions."""
-    parameter = inspect.signature(redis.Redis.__init__).parameters.get(name)
+    parameter = inspect.signature(PLAIN_INIT).parameters.get(name)
     return None if parameter is None else parameter.default
 
 
 def pool_arguments(init, args, kwargs):
-    """Divides the arguments of a client: those of its pool, and those of redis-py's own class."""
-    names = list(inspect.signature(init).parameters)[1:]
+    """Divides the arguments of a client, as `init` takes them: those of its pool, and those of redis-py's own class."""
+    names = list(inspect.signature(init).parameters)
     if len(args) > len(names):
         raise TypeError(f"respool.Redis takes at most {len(names)} positional arguments")
     kwargs = {**dict(zip(names, args)), **kwargs}
@@ -101,7 +104,7 @@ class Redis(CallState, redis.Redis):
         return client
 
     def __init__(self, *args, **kwargs):
-        kwargs, of_client = pool_arguments(redis.Redis.__init__, args, kwargs)
+        kwargs, of_client = pool_arguments(super().__init__, args, kwargs)
         pool = kwargs.pop("connection_pool", None)
         owns = pool is None
         if owns:
@@ -113,11 +116,15 @@ class Redis(CallState, redis.Redis):
         super().__init__(connection_pool=pool, **of_client)
         self.auto_close_connection_pool = owns
         self._prepare_calls()
-        self._call = None if self._takes_connections else pool.client_of_calls.call
+        if self._takes_connections or self.connection is not None:
+            # `single_connection_client`, among others: each command takes a connection.
+            self._call = None
+        else:
+            self._call = pool.client_of_calls.call
 
     def execute_command(self, *args, **options):
         call = self._call
-        if call is None or self._single_connection_client:
+        if call is None:
             return self._execute_command(*args, **options)
         if options:
             return self._call_with(args, options)

@@ -199,8 +199,8 @@ def _login_of(kwargs):
         username, password = credentials if len(credentials) == 2 else (None, credentials[0])
     if not username and not password:
         return ""
-    if not password:
-        raise ValueError("username: give the password, too")
+    # A user without a password takes any, and respool wants one.
+    password = password or "nopass"
     return f"{quote(_text(username or ''), safe='')}:{quote(_text(password), safe='')}@"
 
 
