@@ -124,6 +124,16 @@ class Outcomes(unittest.TestCase):
         with self.assertRaises(respool.NotSent):
             pipeline.raise_first_error(commands[:1], replies[1:2])
 
+    def test_error_of_a_server_stays_its_error(self):
+        """An error of the server that redis-py raises at once is not taken for a lost session."""
+        script = "return redis.error_reply('LOADING by a script')"
+        for ask in (
+            lambda: self.client.eval(script, 0),
+            lambda: self.client.pipeline(transaction=False).eval(script, 0).execute(),
+        ):
+            self.assertRaises(redis.exceptions.BusyLoadingError, ask)
+        self.assertTrue(self.client.ping())
+
     def test_subscriber_comes_back(self):
         """A subscriber gets messages again when its server is back."""
         with self.client.pubsub(ignore_subscribe_messages=True) as listener:

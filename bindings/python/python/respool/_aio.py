@@ -13,7 +13,7 @@ from redis.asyncio.retry import Retry
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from respool import _respool
-from respool._client import CallState, PipelineState, lasts, pool_arguments
+from respool._client import CallState, PipelineState, lasts, pool_arguments, with_server
 from respool._connection import (
     END_SECONDS,
     OF_POOL,
@@ -273,8 +273,6 @@ class Connection(SessionState, redis.asyncio.connection.AbstractConnection):
             if self.keeps_fates:
                 raise
             raise reply.outcome(self._is_one_of_many()) from None
-        except redis.AuthenticationError:
-            raise
         except redis.TimeoutError as error:
             raise self._end_of(Outcome(writer, self._taken_back), error) from None
         except redis.ConnectionError as error:
@@ -361,7 +359,7 @@ class Redis(CallState, redis.asyncio.Redis):
         kwargs, of_client = pool_arguments(super().__init__, args, kwargs)
         pool = kwargs.pop("connection_pool", None)
         if pool is None:
-            pool = ConnectionPool(**kwargs)
+            pool = ConnectionPool(**with_server(kwargs))
         elif not isinstance(pool, ConnectionPool):
             raise TypeError("connection_pool: it has to be a respool.asyncio.ConnectionPool")
         elif kwargs.get("respool_options") or kwargs.get("respool_url"):

@@ -88,6 +88,13 @@ def pool_arguments(init, args, kwargs):
     return kwargs, of_client
 
 
+def with_server(kwargs):
+    """The arguments with the server that redis-py takes by default. Programs look for it there."""
+    if kwargs.get("respool_url") or kwargs.get("unix_socket_path"):
+        return kwargs
+    return {"host": "localhost", "port": 6379, "db": 0, **kwargs}
+
+
 class Redis(CallState, redis.Redis):
     """A `redis.Redis` whose commands share few connections with all threads of the process.
 
@@ -108,7 +115,7 @@ class Redis(CallState, redis.Redis):
         pool = kwargs.pop("connection_pool", None)
         owns = pool is None
         if owns:
-            pool = ConnectionPool(**kwargs)
+            pool = ConnectionPool(**with_server(kwargs))
         elif not isinstance(pool, ConnectionPool):
             raise TypeError("connection_pool: it has to be a respool.ConnectionPool")
         elif kwargs.get("respool_options") or kwargs.get("respool_url"):

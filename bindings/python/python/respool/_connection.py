@@ -203,7 +203,9 @@ class SessionState:
 
     def _end_of(self, sock, error):
         """The exception for requests whose session has ended, in place of redis-py's own."""
-        found = sock.outcome() if sock is not None else None
+        # A subclass is an error of the server, such as that of one that loads its data.
+        is_ending = type(error) in (redis.ConnectionError, redis.TimeoutError)
+        found = sock.outcome() if sock is not None and is_ending else None
         if found is None:
             return error
         if isinstance(found, NotSent) and not isinstance(error, redis.TimeoutError):
@@ -315,8 +317,6 @@ class Connection(SessionState, redis.connection.AbstractConnection):
             if self.keeps_fates:
                 raise
             raise reply.outcome(self._is_one_of_many()) from None
-        except redis.AuthenticationError:
-            raise
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise self._end_of(sock, error) from None
 
