@@ -99,6 +99,7 @@ generated: programs ## Check that generated files in the repository are up to da
 	$(TARGET)/quick/xtask commands --check
 	$(TARGET)/quick/xtask man --check
 	$(TARGET)/quick/xtask completions --check
+	$(TARGET)/quick/xtask header --check
 	$(TARGET)/quick/xtask reference --check
 	$(VENV)/bin/python -B tests/guarantees.py
 

@@ -3,6 +3,7 @@
 //! - [`command_table`] generates the command table and its page;
 //! - [`man`] and [`completions`] generate the manual page and the completions of the shells, by the
 //!   model of the command line in [`cli`];
+//! - [`header`] generates the header of the C ABI;
 //! - [`mod@reference`] generates the pages about options, INFO and metrics in docs/reference;
 //! - [`tidy`] checks rules for the sources beyond those of the compiler and rustfmt.
 
@@ -10,6 +11,7 @@ mod cli;
 mod command_table;
 mod completions;
 mod generated;
+mod header;
 mod man;
 mod reference;
 mod tidy;
@@ -32,6 +34,7 @@ cargo xtask TASK
                                its live server
   completions [--check]
                    write completions/ for bash, zsh and fish from the option table
+  header [--check] write crates/ffi/include/respool.h from the functions of the crate
   man [--check]    write docs/respool.1 from the option table
   reference [--check]
                    write options.md, info.md and metrics.md in docs/reference from the option table,
@@ -53,6 +56,9 @@ fn main() -> ExitCode {
         ["commands", "--snapshot"] => command_table::run(&root(), Mode::Snapshot),
         ["commands", "--check"] => command_table::run(&root(), Mode::Check),
         ["completions", ref flags @ ..] => generate("completions", flags, &completions::files()),
+        ["header", ref flags @ ..] => {
+            header::file(&root()).and_then(|file| generate("header", flags, &[file]))
+        }
         ["man", ref flags @ ..] => generate("man", flags, &[man::file()]),
         ["reference", ref flags @ ..] => generate("reference", flags, &reference::files()),
         ["help" | "--help" | "-h"] => {

@@ -18,7 +18,9 @@ const FOREIGN: [&str; 8] = [
 ];
 
 /// The crates that ship.
-pub(super) const SHIPPED: [&str; 6] = ["protocol", "engine", "driver", "config", "client", "proxy"];
+pub(super) const SHIPPED: [&str; 7] = [
+    "protocol", "engine", "driver", "config", "client", "ffi", "proxy",
+];
 
 /// All files that the checks read, sorted by path.
 pub(super) struct Sources {
