@@ -52,7 +52,7 @@ instructions: ready-counts ## Compare the instructions of the engine with the re
 # --- test it ---
 
 .PHONY: test
-test: format lint docs tidy rust generated python python-binding conformance-short fuzz-smoke lab-smoke ## Run everything that CI runs
+test: format lint docs tidy rust generated python python-binding java conformance-short fuzz-smoke lab-smoke ## Run everything that CI runs
 	@echo "make test: every step passed"
 
 # Every step takes its programs from this one build. A build of one package selects fewer features
@@ -117,6 +117,14 @@ python-library: ready-test ## Build the Python binding and install it into the t
 .PHONY: python-binding
 python-binding: python-library ## Run the tests of the Python binding before real servers
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory bindings/python/tests
+
+# The library of the jar is without the debug information of the tests: that is 49 MB.
+.PHONY: java
+java: programs ## Build the Java binding and run its tests; JAVA=/usr/lib/jvm/NAME for another Java than that of Maven
+	mkdir -p bindings/java/target/libraries/linux-$$(uname -m)
+	objcopy --strip-debug $(TARGET)/quick/deps/librespool.so \
+	    bindings/java/target/libraries/linux-$$(uname -m)/librespool.so
+	cd bindings/java && mvn -q -B verify $(if $(JAVA),-Dtest.jvm=$(JAVA)/bin/java)
 
 # `make test` does not run this: some attacks take a minute to show their effect.
 .PHONY: hostile

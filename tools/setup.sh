@@ -30,6 +30,8 @@ main() {
         have redis-benchmark || wanted="$wanted redis-tools"
         have nutcracker || wanted="$wanted nutcracker"
         have npm || wanted="$wanted nodejs npm"
+        java_ready || wanted="$wanted $(java_package)"
+        have mvn || wanted="$wanted maven"
     fi
 
     rust_wanted=
@@ -160,6 +162,22 @@ rust_ready() {
         say "rustup component add $component"
         rustup --quiet component add $component
     done
+}
+
+# --- Java ---
+
+# The Java binding is compiled for Java 17.
+java_ready() {
+    have javac && [ "$(javac -version 2>&1 | sed 's/^javac \([0-9]*\).*/\1/')" -ge 17 ]
+}
+
+# The default of some distributions is older than 17, and others do not have 17 any more.
+java_package() {
+    if apt_has openjdk-17-jdk-headless; then
+        echo openjdk-17-jdk-headless
+    else
+        echo default-jdk-headless
+    fi
 }
 
 # --- Python ---

@@ -1,0 +1,159 @@
+package io.respool;
+
+import java.lang.ref.Reference;
+import java.util.Map;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.atomic.AtomicLong;
+import java.util.concurrent.locks.LockSupport;
+
+/**
+ * Calls that wait in Java. A thread takes their outcomes in batches from the native library. So a
+ * virtual thread that waits keeps no thread of the system.
+ */
+final class CallPump {
+  /** Gets the outcome of a call, on the thread of the pump. It must not block. */
+  interface Receiver {
+    void receive(Outcome outcome);
+  }
+
+  /** The most outcomes of a batch. */
+  private static final int BATCH_MAX = 512;
+  /** The token of the call that ends the pump. Its outcome is of no interest. */
+  private static final long END = 0;
+
+  private static final byte[] PING = Request.of("PING");
+
+  private final Native.Handle completions;
+  private final Map<Long, Receiver> receivers = new ConcurrentHashMap<>();
+  private final AtomicLong lastToken = new AtomicLong(END);
+  private volatile boolean isClosed;
+
+  /** `completions`: zero if the client was closed. */
+  CallPump(long completions, String name) {
+    this.completions = Native.handle(completions, Native::freeCompletions);
+    this.isClosed = completions == 0;
+    if (!isClosed) {
+      Thread thread = new Thread(this::run, name);
+      thread.setDaemon(true);
+      thread.start();
+    }
+  }
+
+  /** Begins a call. Returns its token. The receiver gets its outcome, also if it cannot begin. */
+  long ask(byte[] request, Receiver receiver) {
+    long token = lastToken.incrementAndGet();
+    receivers.put(token, receiver);
+    // The pump does not end while there are receivers, so the order of these two matters.
+    byte[] failure = isClosed ? Outcome.closed().bytes : begin(request, token);
+    if (failure != null && receivers.remove(token) != null) {
+      receiver.receive(new Outcome(failure));
+    }
+    return token;
+  }
+
+  private byte[] begin(byte[] request, long token) {
+    try {
+      return Native.ask(completions.value, request, token);
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  /** Takes the request back if it has not left. The receiver learns its fate. */
+  void withdraw(long token) {
+    Native.withdraw(completions.value, token);
+    Reference.reachabilityFence(this);
+  }
+
+  /** Parks until the outcome is there. An interrupt or the limit takes the request back. */
+  Outcome call(byte[] request, int limitMs) {
+    Parked parked = new Parked(Thread.currentThread());
+    long deadline = System.nanoTime() + limitMs * 1_000_000L;
+    boolean isLimited = limitMs > 0;
+    boolean isInterrupted = false;
+    long token = ask(request, parked);
+    while (parked.outcome == null) {
+      if (isLimited) {
+        LockSupport.parkNanos(this, deadline - System.nanoTime());
+      } else {
+        LockSupport.park(this);
+      }
+      if (parked.outcome != null) {
+        break;
+      }
+      boolean interruptedNow = Thread.interrupted();
+      boolean isLate = isLimited && deadline - System.nanoTime() <= 0;
+      if (interruptedNow || isLate) {
+        isInterrupted |= interruptedNow;
+        isLimited = false;
+        withdraw(token);
+      }
+    }
+    if (isInterrupted) {
+      Thread.currentThread().interrupt();
+    }
+    return parked.outcome;
+  }
+
+  private static final class Parked implements Receiver {
+    private final Thread thread;
+    private volatile Outcome outcome;
+
+    Parked(Thread thread) {
+      this.thread = thread;
+    }
+
+    @Override
+    public void receive(Outcome outcome) {
+      this.outcome = outcome;
+      LockSupport.unpark(thread);
+    }
+  }
+
+  /** Calls fail from now on. Those that are under way end as they would. */
+  void close() {
+    if (isClosed) {
+      return;
+    }
+    isClosed = true;
+    if (begin(PING, END) == null) {
+      withdraw(END);
+    }
+  }
+
+  private void run() {
+    long[] tokens = new long[BATCH_MAX];
+    int[] ends = new int[BATCH_MAX + 1];
+    while (!isClosed || !receivers.isEmpty()) {
+      byte[] batch;
+      try {
+        batch = Native.take(completions.value, tokens, ends);
+      } catch (OutOfMemoryError e) {
+        continue;
+      }
+      if (batch == null) {
+        break;
+      }
+      int from = 0;
+      for (int index = 0; index < ends[BATCH_MAX]; index++) {
+        Receiver receiver = receivers.remove(tokens[index]);
+        if (receiver != null) {
+          give(receiver, new Outcome(batch, from, ends[index]));
+        }
+        from = ends[index];
+      }
+    }
+    Native.closeCompletions(completions.value);
+    Reference.reachabilityFence(this);
+  }
+
+  private static void give(Receiver receiver, Outcome outcome) {
+    try {
+      receiver.receive(outcome);
+    } catch (Throwable e) {
+      // The other calls of the batch must get theirs.
+      Thread thread = Thread.currentThread();
+      thread.getUncaughtExceptionHandler().uncaughtException(thread, e);
+    }
+  }
+}

@@ -1,0 +1,167 @@
+package io.respool;
+
+import java.io.FileNotFoundException;
+import java.io.IOException;
+import java.io.InputStream;
+import java.nio.charset.StandardCharsets;
+import java.nio.file.AtomicMoveNotSupportedException;
+import java.nio.file.Files;
+import java.nio.file.LinkOption;
+import java.nio.file.Path;
+import java.nio.file.StandardCopyOption;
+import java.nio.file.attribute.PosixFilePermissions;
+import java.security.MessageDigest;
+import java.security.NoSuchAlgorithmException;
+import java.util.Arrays;
+import java.util.Locale;
+
+/**
+ * Loads the native library out of the jar. It is unpacked to a file that is named by its hash, once
+ * for all programs of a user.
+ */
+final class NativeLibrary {
+  /** A file to load in place of that of the jar. */
+  private static final String FILE_PROPERTY = "respool.library";
+  /** The folder to unpack to. */
+  private static final String FOLDER_PROPERTY = "respool.library.folder";
+
+  /** Null if the library is loaded. */
+  private static final String PROBLEM = load();
+
+  private NativeLibrary() {}
+
+  /** Why there is no library, or null if there is one. */
+  static String problem() {
+    return PROBLEM;
+  }
+
+  private static String load() {
+    try {
+      String file = System.getProperty(FILE_PROPERTY);
+      System.load(file != null ? file : unpack(platform()).toString());
+      return null;
+    } catch (FileNotFoundException e) {
+      return "it has no native library for " + e.getMessage();
+    } catch (IOException e) {
+      return "its native library cannot be unpacked: " + e;
+    } catch (LinkageError | RuntimeException e) {
+      // An IllegalCallerException says that the virtual machine denies native access.
+      return "its native library cannot be loaded: " + e;
+    }
+  }
+
+  /** The folder of this system in the jar, such as linux-x86_64 or linux-musl-aarch64. */
+  private static String platform() {
+    String os = System.getProperty("os.name").toLowerCase(Locale.ROOT);
+    String name = os.startsWith("mac") ? "macos" : os.startsWith("windows") ? "windows" : os;
+    String arch = System.getProperty("os.arch");
+    String cpu = arch.equals("amd64") ? "x86_64" : arch.equals("arm64") ? "aarch64" : arch;
+    return name + (isMusl() ? "-musl-" : "-") + cpu;
+  }
+
+  /** Whether the C library of this process is musl. */
+  private static boolean isMusl() {
+    try {
+      String maps = Files.readString(Path.of("/proc/self/maps"), StandardCharsets.ISO_8859_1);
+      return maps.contains("ld-musl-");
+    } catch (IOException e) {
+      return false;
+    }
+  }
+
+  private static Path unpack(String platform) throws IOException {
+    byte[] library;
+    String resource = "native/" + platform + "/" + System.mapLibraryName("respool");
+    try (InputStream stream = NativeLibrary.class.getResourceAsStream(resource)) {
+      if (stream == null) {
+        throw new FileNotFoundException(platform);
+      }
+      library = stream.readAllBytes();
+    }
+    byte[] hash = sha256(library);
+    Path file = folder().resolve("librespool-" + hex(hash) + ".so");
+    if (!hasContent(file, hash)) {
+      Path part = Files.createTempFile(file.getParent(), "part", ".so");
+      try {
+        Files.write(part, library);
+        move(part, file);
+      } finally {
+        Files.deleteIfExists(part);
+      }
+    }
+    return file;
+  }
+
+  /** Another program may move its file there at the same time. Both have the same content. */
+  private static void move(Path part, Path file) throws IOException {
+    try {
+      Files.move(part, file, StandardCopyOption.ATOMIC_MOVE);
+    } catch (AtomicMoveNotSupportedException e) {
+      Files.move(part, file, StandardCopyOption.REPLACE_EXISTING);
+    }
+  }
+
+  private static boolean hasContent(Path file, byte[] hash) throws IOException {
+    return Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS)
+        && Arrays.equals(sha256(Files.readAllBytes(file)), hash);
+  }
+
+  /**
+   * A folder in which only this user can write. The folder for temporary files belongs to all, and
+   * a library of another user must not be loaded.
+   */
+  private static Path folder() throws IOException {
+    String chosen = System.getProperty(FOLDER_PROPERTY);
+    if (chosen != null) {
+      return Files.createDirectories(Path.of(chosen));
+    }
+    Path temporary = Path.of(System.getProperty("java.io.tmpdir"));
+    Path folder = temporary.resolve("respool-" + System.getProperty("user.name"));
+    if (!Files.exists(folder, LinkOption.NOFOLLOW_LINKS)) {
+      try {
+        var permissions = PosixFilePermissions.fromString("rwx------");
+        Files.createDirectory(folder, PosixFilePermissions.asFileAttribute(permissions));
+      } catch (IOException e) {
+        // Another program has made it meanwhile, or the next step says why there is none.
+      }
+    }
+    return isOwn(folder) ? folder : Files.createTempDirectory("respool");
+  }
+
+  private static boolean isOwn(Path folder) throws IOException {
+    if (!Files.isDirectory(folder, LinkOption.NOFOLLOW_LINKS)) {
+      return false;
+    }
+    // The owner of a new file is this user.
+    Path probe;
+    try {
+      probe = Files.createTempFile("respool", "probe");
+    } catch (IOException e) {
+      return false;
+    }
+    try {
+      var owner = Files.getOwner(folder, LinkOption.NOFOLLOW_LINKS);
+      var permissions = Files.getPosixFilePermissions(folder, LinkOption.NOFOLLOW_LINKS);
+      return owner.equals(Files.getOwner(probe))
+          && permissions.equals(PosixFilePermissions.fromString("rwx------"));
+    } finally {
+      Files.deleteIfExists(probe);
+    }
+  }
+
+  private static byte[] sha256(byte[] bytes) {
+    try {
+      return MessageDigest.getInstance("SHA-256").digest(bytes);
+    } catch (NoSuchAlgorithmException e) {
+      throw new AssertionError("each Java has SHA-256", e);
+    }
+  }
+
+  private static String hex(byte[] hash) {
+    StringBuilder text = new StringBuilder();
+    for (byte one : hash) {
+      text.append(Character.forDigit(one >> 4 & 15, 16)).append(Character.forDigit(one & 15, 16));
+    }
+    return text.toString();
+  }
+}

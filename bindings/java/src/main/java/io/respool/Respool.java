@@ -1,0 +1,330 @@
+package io.respool;
+
+import java.lang.ref.Reference;
+import java.net.URI;
+import java.nio.charset.StandardCharsets;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.atomic.AtomicBoolean;
+import redis.clients.jedis.CommandObject;
+import redis.clients.jedis.JedisClientConfig;
+import redis.clients.jedis.JedisSocketFactory;
+import redis.clients.jedis.RedisClient;
+import redis.clients.jedis.builders.AbstractClientBuilder;
+import redis.clients.jedis.executors.CommandExecutor;
+import redis.clients.jedis.providers.PooledConnectionProvider;
+
+/**
+ * A client whose callers share few connections. Threads ask at the same time, their requests leave
+ * in large batches, and each gets its own reply.
+ *
+ * <pre>{@code
+ * RedisClient jedis = Respool.jedis("redis://127.0.0.1:6379");
+ * }</pre>
+ *
+ * <p>A request without a reply is a {@link NotSentException} or an {@link UnknownOutcomeException}.
+ * Errors of the server are the exceptions of Jedis.
+ *
+ * <p>Order holds between calls of which one has ended before the other began.
+ */
+public final class Respool implements AutoCloseable {
+  private static final System.Logger LOGGER = System.getLogger("io.respool");
+  private static final AtomicBoolean HAS_WARNED = new AtomicBoolean();
+
+  private final Native.Handle client;
+  private final String name;
+  private final int limitMs;
+  private final boolean resp3;
+  private volatile boolean isClosed;
+
+  // Made when they are used first.
+  private CallPump virtualCalls;
+  private CallPump asks;
+  private StreamPump streams;
+  private PooledConnectionProvider connections;
+
+  private Respool(long client, String name, Options options) {
+    this.client = Native.handle(client, Native::free);
+    this.name = name;
+    this.limitMs = options.limitMs;
+    this.resp3 = options.resp3;
+  }
+
+  /**
+   * Opens a client of the servers that a URL names. Calls may begin before its connections are up.
+   *
+   * @param url as the option {@code backend} of respool: {@code redis://HOST:PORT}, {@code
+   *     redis-cluster://HOST:PORT,HOST:PORT}, {@code redis-sentinel://HOST:PORT/NAME}
+   * @throws IllegalArgumentException the URL is wrong
+   * @throws UnsupportedOperationException there is no native library for this system
+   */
+  public static Respool open(String url) {
+    return options().open(url);
+  }
+
+  /** Options of a client. */
+  public static Options options() {
+    return new Options();
+  }
+
+  /**
+   * A client of Jedis whose commands run through a client of respool. Closing it closes both. Where
+   * there is no native library, it is a plain client of Jedis, which the log says once.
+   *
+   * @param url see {@link #open}
+   * @throws IllegalArgumentException the URL is wrong
+   */
+  public static RedisClient jedis(String url) {
+    return options().jedis(url);
+  }
+
+  /** Whether there is a native library for this system. */
+  public static boolean isSupported() {
+    return NativeLibrary.problem() == null;
+  }
+
+  /** Options of a client: see {@link Respool#options}. */
+  public static final class Options {
+    private final List<byte[]> texts = new ArrayList<>();
+    private int limitMs;
+    private boolean resp3;
+
+    private Options() {}
+
+    /**
+     * Sets an option of respool, such as {@code request-timeout-ms}. The value is written as in
+     * {@code respool serve --NAME VALUE}.
+     */
+    public Options set(String name, String value) {
+      texts.add(name.getBytes(StandardCharsets.UTF_8));
+      texts.add(value.getBytes(StandardCharsets.UTF_8));
+      return this;
+    }
+
+    /**
+     * Limits the time of each call, except of commands that block. At the limit the request is
+     * taken back if it has not left.
+     */
+    public Options limit(Duration limit) {
+      long ms = limit.toMillis();
+      if (ms < 1 || ms > Integer.MAX_VALUE) {
+        throw new IllegalArgumentException("a limit is from 1 ms to 24 days, and not " + limit);
+      }
+      limitMs = (int) ms;
+      return this;
+    }
+
+    /** Has replies in RESP3. The server must have it. */
+    public Options resp3() {
+      resp3 = true;
+      return this;
+    }
+
+    /** See {@link Respool#open}. */
+    public Respool open(String url) {
+      String problem = NativeLibrary.problem();
+      if (problem != null) {
+        throw new UnsupportedOperationException("respool cannot run here: " + problem);
+      }
+      List<byte[]> all = new ArrayList<>(texts);
+      if (resp3) {
+        all.add("resp3".getBytes(StandardCharsets.UTF_8));
+        all.add("yes".getBytes(StandardCharsets.UTF_8));
+      }
+      byte[][] error = new byte[1][];
+      byte[] address = url.getBytes(StandardCharsets.UTF_8);
+      long client = Native.open(address, all.toArray(new byte[0][]), error);
+      if (client == 0) {
+        throw new IllegalArgumentException(new String(error[0], StandardCharsets.UTF_8));
+      }
+      // Not the URL: it may have a password.
+      return new Respool(client, "respool", this);
+    }
+
+    /** See {@link Respool#jedis}. */
+    public RedisClient jedis(String url) {
+      String problem = NativeLibrary.problem();
+      if (problem == null) {
+        Respool respool = open(url);
+        RedisClient.Builder builder = RedisClient.builder();
+        respool.set(builder, new RespoolExecutor(respool, true));
+        return builder.build();
+      }
+      if (!HAS_WARNED.getAndSet(true)) {
+        LOGGER.log(System.Logger.Level.WARNING, "respool is plain Jedis here: {0}", problem);
+      }
+      return plainJedis(url);
+    }
+
+    private RedisClient plainJedis(String url) {
+      URI uri = URI.create(url);
+      boolean isJedis = "redis".equals(uri.getScheme()) || "rediss".equals(uri.getScheme());
+      if (!isJedis || uri.getHost() == null) {
+        throw new UnsupportedOperationException(
+            "respool cannot run here, and a plain client of Jedis takes no such URL: "
+                + NativeLibrary.problem());
+      }
+      if (uri.getPort() < 0) {
+        String rest = uri.getRawPath() == null ? "" : uri.getRawPath();
+        String user = uri.getRawUserInfo() == null ? "" : uri.getRawUserInfo() + "@";
+        uri = URI.create(uri.getScheme() + "://" + user + uri.getHost() + ":6379" + rest);
+      }
+      return RedisClient.create(uri);
+    }
+  }
+
+  /**
+   * Runs commands of Jedis, for {@code new UnifiedJedis(executor)} of Jedis 4 to 7 and for the
+   * builders of later ones. Closing it leaves this client open.
+   */
+  public CommandExecutor executor() {
+    return new RespoolExecutor(this, false);
+  }
+
+  /**
+   * Connections of Jedis to sessions of this client: for pipelines, transactions, subscriptions and
+   * iterators. They are closed with this client.
+   */
+  public synchronized PooledConnectionProvider connections() {
+    if (connections == null) {
+      connections = Connections.provider(sockets(), config());
+    }
+    return connections;
+  }
+
+  /**
+   * Sockets that are sessions of this client, for {@code JedisPool} and {@code Jedis}. Give them
+   * {@link #config} too.
+   */
+  public JedisSocketFactory sockets() {
+    return () -> {
+      try {
+        return new StreamSocket(this, isClosed ? 0 : Native.openStream(client.value));
+      } finally {
+        Reference.reachabilityFence(this);
+      }
+    };
+  }
+
+  /** The configuration of Jedis that fits this client: its protocol, and no limits of Jedis' own. */
+  public JedisClientConfig config() {
+    return Connections.config(resp3);
+  }
+
+  /**
+   * Has a client of Jedis run through this one. For Spring Data Redis: {@code
+   * JedisClientConfiguration.builder().customizeClient(respool::customize)}.
+   */
+  public void customize(AbstractClientBuilder<?, ?> builder) {
+    set(builder, executor());
+  }
+
+  private void set(AbstractClientBuilder<?, ?> builder, CommandExecutor executor) {
+    builder.clientConfig(config());
+    builder.commandExecutor(executor);
+    builder.connectionProvider(connections());
+  }
+
+  /**
+   * Sends a request without waiting for its reply. The future gets the reply in the protocol of
+   * Redis, or one of the exceptions of calls. If it is cancelled or otherwise ended before, the
+   * request is taken back if it has not left. Dependent actions run on the thread that wakes all
+   * others, so they must not block.
+   */
+  public CompletableFuture<byte[]> ask(String... arguments) {
+    return PendingAsk.begin(asks(), Request.of(arguments), Outcome::reply);
+  }
+
+  /** As {@link #ask(String...)}. */
+  public CompletableFuture<byte[]> ask(byte[]... arguments) {
+    return PendingAsk.begin(asks(), Request.of(arguments), Outcome::reply);
+  }
+
+  /**
+   * As {@link #ask(String...)}, for a command of Jedis: {@code ask(commandObjects.get("key"))}. The
+   * objects must have the protocol of this client, which is RESP2 unless it was opened with RESP3.
+   */
+  public <T> CompletableFuture<T> ask(CommandObject<T> command) {
+    byte[] request = Request.of(command.getArguments());
+    return PendingAsk.begin(
+        asks(), request, outcome -> command.getBuilder().build(outcome.decode()));
+  }
+
+  /** Sends a request and waits for its outcome. */
+  Outcome send(byte[] request, boolean isLimited) {
+    int limit = isLimited ? limitMs : 0;
+    if (VirtualThreads.isCurrent()) {
+      return virtualCalls().call(request, limit);
+    }
+    try {
+      return new Outcome(Native.call(client.value, request, limit));
+    } finally {
+      Reference.reachabilityFence(this);
+    }
+  }
+
+  private CallPump virtualCalls() {
+    CallPump pump = virtualCalls;
+    return pump != null ? pump : makeVirtualCalls();
+  }
+
+  private synchronized CallPump makeVirtualCalls() {
+    if (virtualCalls == null) {
+      virtualCalls = pump("respool-calls");
+    }
+    return virtualCalls;
+  }
+
+  private synchronized CallPump asks() {
+    if (asks == null) {
+      asks = pump("respool-asks");
+    }
+    return asks;
+  }
+
+  private CallPump pump(String name) {
+    return new CallPump(isClosed ? 0 : Native.openCompletions(client.value), name);
+  }
+
+  synchronized StreamPump streamPump() {
+    if (streams == null) {
+      streams = new StreamPump();
+      if (isClosed) {
+        streams.close();
+      }
+    }
+    return streams;
+  }
+
+  /**
+   * Closes the client. Calls that begin later fail as not sent. Calls that are under way end as they
+   * would. It takes up to a second while requests wait for their servers.
+   */
+  @Override
+  public synchronized void close() {
+    if (isClosed) {
+      return;
+    }
+    isClosed = true;
+    if (connections != null) {
+      connections.close();
+    }
+    for (CallPump pump : new CallPump[] {virtualCalls, asks}) {
+      if (pump != null) {
+        pump.close();
+      }
+    }
+    if (streams != null) {
+      streams.close();
+    }
+    Native.close(client.value);
+    Reference.reachabilityFence(this);
+  }
+
+  @Override
+  public String toString() {
+    return name;
+  }
+}

@@ -1,0 +1,104 @@
+package io.respool;
+
+import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertTrue;
+
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.ArrayList;
+import java.util.List;
+import org.junit.jupiter.api.Test;
+import org.junit.jupiter.api.Timeout;
+import org.junit.jupiter.api.io.TempDir;
+import redis.clients.jedis.RedisClient;
+
+/** The native library is found, unpacked once, or told to be absent. Each case has its own Java. */
+@Timeout(60)
+class LibraryTest {
+  @TempDir Path folder;
+
+  /** Writes a key by two clients. */
+  public static final class Program {
+    private Program() {}
+
+    public static void main(String[] arguments) {
+      for (int round = 0; round < 2; round++) {
+        try (RedisClient jedis = Respool.jedis(arguments[0])) {
+          System.out.println(jedis.incr("rounds"));
+        }
+      }
+      System.out.println("native: " + Respool.isSupported());
+      try {
+        Respool.open("redis-cluster://127.0.0.1:1").close();
+        System.out.println("opened");
+      } catch (UnsupportedOperationException e) {
+        System.out.println(e.getMessage());
+      }
+    }
+  }
+
+  private static String run(TestServer server, String... options) throws Exception {
+    List<String> command = new ArrayList<>();
+    command.add(ProcessHandle.current().info().command().orElseThrow());
+    command.addAll(List.of(options));
+    command.addAll(List.of("-cp", System.getProperty("java.class.path")));
+    command.addAll(List.of(Program.class.getName(), server.url()));
+    Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
+    String output = new String(process.getInputStream().readAllBytes());
+    assertEquals(0, process.waitFor(), output);
+    return output;
+  }
+
+  private static int count(String text, String part) {
+    return text.split(part, -1).length - 1;
+  }
+
+  @Test
+  void libraryIsUnpackedOnce() throws Exception {
+    try (TestServer server = new TestServer()) {
+      String option = "-Drespool.library.folder=" + folder;
+      assertTrue(run(server, option).contains("native: true"));
+      Path file = onlyFile();
+      assertTrue(file.getFileName().toString().matches("librespool-[0-9a-f]{64}\\.so"), "" + file);
+      var time = Files.getLastModifiedTime(file);
+      assertTrue(run(server, option).contains("native: true"));
+      assertEquals(time, Files.getLastModifiedTime(onlyFile()));
+      // A file with other content is not loaded.
+      Files.writeString(file, "not a library");
+      assertTrue(run(server, option).contains("native: true"));
+    }
+  }
+
+  private Path onlyFile() throws Exception {
+    try (var files = Files.list(folder)) {
+      List<Path> all = files.toList();
+      assertEquals(1, all.size(), all.toString());
+      return all.get(0);
+    }
+  }
+
+  /** Without a library the client is plain Jedis, and the log says so once. */
+  @Test
+  void withoutLibraryItIsPlainJedis() throws Exception {
+    try (TestServer server = new TestServer()) {
+      for (String option : new String[] {"-Dos.arch=mips", "-Drespool.library=/nowhere.so"}) {
+        String output = run(server, option);
+        assertEquals(1, count(output, "respool is plain Jedis here"), output);
+        assertTrue(output.contains("native: false"), output);
+        assertTrue(output.contains("respool cannot run here: its native library cannot be loaded")
+            || output.contains("respool cannot run here: it has no native library for linux-mips"), output);
+      }
+    }
+  }
+
+  /** From Java 24 on, native access may be denied. */
+  @Test
+  void deniedNativeAccessIsPlainJedis() throws Exception {
+    org.junit.jupiter.api.Assumptions.assumeTrue(Runtime.version().feature() >= 24);
+    try (TestServer server = new TestServer()) {
+      String output = run(server, "--illegal-native-access=deny");
+      assertEquals(1, count(output, "respool is plain Jedis here"), output);
+      assertTrue(output.contains("native: false"), output);
+    }
+  }
+}
