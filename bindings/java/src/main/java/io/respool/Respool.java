@@ -1,7 +1,6 @@
 package io.respool;
 
 import java.lang.ref.Reference;
-import java.net.URI;
 import java.nio.charset.StandardCharsets;
 import java.time.Duration;
 import java.util.ArrayList;
@@ -147,31 +146,12 @@ public final class Respool implements AutoCloseable {
     public RedisClient jedis(String url) {
       String problem = NativeLibrary.problem();
       if (problem == null) {
-        Respool respool = open(url);
-        RedisClient.Builder builder = RedisClient.builder();
-        respool.set(builder, new RespoolExecutor(respool, true));
-        return builder.build();
+        return NewJedis.client(open(url));
       }
       if (!HAS_WARNED.getAndSet(true)) {
         LOGGER.log(System.Logger.Level.WARNING, "respool is plain Jedis here: {0}", problem);
       }
-      return plainJedis(url);
-    }
-
-    private RedisClient plainJedis(String url) {
-      URI uri = URI.create(url);
-      boolean isJedis = "redis".equals(uri.getScheme()) || "rediss".equals(uri.getScheme());
-      if (!isJedis || uri.getHost() == null) {
-        throw new UnsupportedOperationException(
-            "respool cannot run here, and a plain client of Jedis takes no such URL: "
-                + NativeLibrary.problem());
-      }
-      if (uri.getPort() < 0) {
-        String rest = uri.getRawPath() == null ? "" : uri.getRawPath();
-        String user = uri.getRawUserInfo() == null ? "" : uri.getRawUserInfo() + "@";
-        uri = URI.create(uri.getScheme() + "://" + user + uri.getHost() + ":6379" + rest);
-      }
-      return RedisClient.create(uri);
+      return NewJedis.plainClient(url);
     }
   }
 
@@ -218,13 +198,7 @@ public final class Respool implements AutoCloseable {
    * JedisClientConfiguration.builder().customizeClient(respool::customize)}.
    */
   public void customize(AbstractClientBuilder<?, ?> builder) {
-    set(builder, executor());
-  }
-
-  private void set(AbstractClientBuilder<?, ?> builder, CommandExecutor executor) {
-    builder.clientConfig(config());
-    builder.commandExecutor(executor);
-    builder.connectionProvider(connections());
+    NewJedis.set(builder, this, executor());
   }
 
   /**

@@ -3,6 +3,11 @@ package io.respool;
 import static org.junit.jupiter.api.Assertions.assertEquals;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 
+import java.io.File;
+import java.lang.invoke.MethodHandles;
+import java.lang.invoke.MethodType;
+import java.net.URL;
+import java.net.URLClassLoader;
 import java.nio.file.Files;
 import java.nio.file.Path;
 import java.util.ArrayList;
@@ -37,12 +42,53 @@ class LibraryTest {
     }
   }
 
+  /** Opens a client where Jedis has the classes of version 6. */
+  public static final class OldJedisProgram {
+    private OldJedisProgram() {}
+
+    public static void main(String[] arguments) throws Throwable {
+      List<URL> urls = new ArrayList<>();
+      for (String path : System.getProperty("java.class.path").split(File.pathSeparator)) {
+        urls.add(Path.of(path).toUri().toURL());
+      }
+      ClassLoader parent = ClassLoader.getPlatformClassLoader();
+      try (URLClassLoader loader =
+          new URLClassLoader(urls.toArray(new URL[0]), parent) {
+            @Override
+            protected Class<?> findClass(String name) throws ClassNotFoundException {
+              if (name.startsWith("redis.clients.jedis.builders.")
+                  || name.startsWith("redis.clients.jedis.RedisClient")) {
+                throw new ClassNotFoundException(name);
+              }
+              return super.findClass(name);
+            }
+          }) {
+        Class<?> type = loader.loadClass("io.respool.Respool");
+        Class<?> executor = loader.loadClass("redis.clients.jedis.executors.CommandExecutor");
+        var lookup = MethodHandles.publicLookup();
+        Object respool =
+            lookup
+                .findStatic(type, "open", MethodType.methodType(type, String.class))
+                .invoke(arguments[0]);
+        Object made =
+            lookup.findVirtual(type, "executor", MethodType.methodType(executor)).invoke(respool);
+        System.out.println(made.getClass().getSimpleName());
+        lookup.findVirtual(type, "close", MethodType.methodType(void.class)).invoke(respool);
+      }
+    }
+  }
+
   private static String run(TestServer server, String... options) throws Exception {
+    return run(Program.class, server, options);
+  }
+
+  private static String run(Class<?> program, TestServer server, String... options)
+      throws Exception {
     List<String> command = new ArrayList<>();
     command.add(ProcessHandle.current().info().command().orElseThrow());
     command.addAll(List.of(options));
     command.addAll(List.of("-cp", System.getProperty("java.class.path")));
-    command.addAll(List.of(Program.class.getName(), server.url()));
+    command.addAll(List.of(program.getName(), server.url()));
     Process process = new ProcessBuilder(command).redirectErrorStream(true).start();
     String output = new String(process.getInputStream().readAllBytes());
     assertEquals(0, process.waitFor(), output);
@@ -74,6 +120,14 @@ class LibraryTest {
       List<Path> all = files.toList();
       assertEquals(1, all.size(), all.toString());
       return all.get(0);
+    }
+  }
+
+  /** No class that Jedis 6 lacks is loaded for what works with Jedis 6. */
+  @Test
+  void olderJedisSuffices() throws Exception {
+    try (TestServer server = new TestServer()) {
+      assertEquals("RespoolExecutor\n", run(OldJedisProgram.class, server));
     }
   }
 
