@@ -199,7 +199,8 @@ impl Call {
             self.take_session(sessions);
             return self.step(sessions);
         }
-        // The session is closed at its HELLO if no server can be reached. The request waits behind it.
+        // The session is closed at its HELLO if no server can be reached. The request waits behind
+        // it.
         if self.greeting == Greeting::Awaited && end.reason == EndReason::Closed {
             return Some(Err(CallError::without_server()));
         }

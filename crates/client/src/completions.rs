@@ -29,20 +29,20 @@ use crate::{CallError, Client};
 /// left.
 pub struct Completions {
     client: Client,
-    calls: Mutex<Calls>,
-    woken: Arc<Woken>,
+    calls: Mutex<CallTable>,
+    woken: Arc<WokenSlots>,
 }
 
 #[derive(Default)]
-struct Calls {
-    slots: Vec<Slot>,
+struct CallTable {
+    slots: Vec<CallSlot>,
     /// The slots without a call.
     free: Vec<usize>,
     /// The slots of calls by their tokens.
     by_token: HashMap<u64, usize>,
 }
 
-struct Slot {
+struct CallSlot {
     token: u64,
     call: Option<PendingCall>,
     /// Wakes the slot. It outlives its calls.
@@ -50,7 +50,7 @@ struct Slot {
 }
 
 /// The slots to look at.
-struct Woken {
+struct WokenSlots {
     slots: Mutex<Vec<usize>>,
     /// Readable while there are woken slots.
     event: OwnedFd,
@@ -58,7 +58,7 @@ struct Woken {
 
 struct SlotWaker {
     slot: usize,
-    woken: Arc<Woken>,
+    woken: Arc<WokenSlots>,
 }
 
 impl Wake for SlotWaker {
@@ -71,7 +71,7 @@ impl Wake for SlotWaker {
     }
 }
 
-impl Woken {
+impl WokenSlots {
     fn add(&self, slot: usize) {
         let mut slots = lock(&self.slots);
         slots.push(slot);
@@ -98,7 +98,7 @@ impl Completions {
         Ok(Completions {
             client,
             calls: Mutex::default(),
-            woken: Arc::new(Woken { slots, event }),
+            woken: Arc::new(WokenSlots { slots, event }),
         })
     }
 
@@ -205,7 +205,7 @@ impl AsFd for Completions {
     }
 }
 
-impl Slot {
+impl CallSlot {
     /// Has the slot woken when its call can go on. Returns whether it can now.
     fn watch(&self) -> bool {
         let context = &mut Context::from_waker(&self.waker);
@@ -226,13 +226,13 @@ impl Slot {
     }
 }
 
-impl Calls {
+impl CallTable {
     /// Puts a call into a slot.
-    fn put(&mut self, token: u64, call: PendingCall, woken: &Arc<Woken>) -> usize {
+    fn put(&mut self, token: u64, call: PendingCall, woken: &Arc<WokenSlots>) -> usize {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len();
             let woken = woken.clone();
-            self.slots.push(Slot {
+            self.slots.push(CallSlot {
                 token,
                 call: None,
                 waker: Waker::from(Arc::new(SlotWaker { slot, woken })),

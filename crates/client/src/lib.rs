@@ -23,7 +23,8 @@
 //!   for transactions that watch keys, blocking commands and subscriptions.
 //! - [`Client::within`] limits the time of calls. A call that is out of time is taken back if
 //!   it has not left, and so is the request of a future that is dropped.
-//! - With the feature `tokio`, `Client::on_tokio` runs in a task of the runtime in place of a thread.
+//! - With the feature `tokio`, `Client::on_tokio` runs in a task of the runtime in place of a
+//!   thread.
 //! - [`Client::completions`] and [`Client::stream`] are for event loops and other languages.
 //! - With the feature `redis`, `Client::redis_connection` and `Client::async_redis_connection` are
 //!   connections for the crate `redis`.
@@ -290,8 +291,8 @@ impl Client {
     }
 
     /// As [`Client::call_encoded`], for a language that interrupts its threads. While the call
-    /// waits, `goes_on` is asked every 50 ms. If it says no, the request is taken back if it has not
-    /// left, and the error tells its fate.
+    /// waits, `goes_on` is asked every 50 ms. If it says no, the request is taken back if it has
+    /// not left, and the error tells its fate.
     ///
     /// # Errors
     /// See [`Client::call_encoded`].

@@ -40,8 +40,8 @@ impl ClientOptions {
         self
     }
 
-    /// Chooses the protocol of the replies to calls: RESP3, or RESP2, which is the default. A server
-    /// that does not have RESP3 answers in RESP2.
+    /// Chooses the protocol of the replies to calls: RESP3, or RESP2, which is the default. A
+    /// server that does not have RESP3 answers in RESP2.
     #[must_use]
     pub fn resp3(mut self, on: bool) -> ClientOptions {
         self.resp3 = on;

@@ -27,9 +27,9 @@ const DROPPED_BYTES_MIN: usize = 64 << 10;
 ///
 /// Dropping the session ends it. Requests that were sent are executed nevertheless, as those of a
 /// closed connection. There are two exceptions: a request that waits at the server, such as BLPOP,
-/// waits no longer, and requests that CLIENT PAUSE holds are not executed. If the session was the last owner of the client, requests have
-/// one second, or none if the waker of a task drops it. [`OrderedSession::withdraw`] takes requests
-/// back.
+/// waits no longer, and requests that CLIENT PAUSE holds are not executed. If the session was the
+/// last owner of the client, requests have one second, or none if the waker of a task drops it.
+/// [`OrderedSession::withdraw`] takes requests back.
 pub struct OrderedSession {
     session: CallerSession,
     /// Bytes of replies. Those before `at` were received.

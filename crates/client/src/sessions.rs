@@ -66,8 +66,8 @@ impl Sessions {
         self.callers.are_forked()
     }
 
-    /// Keeps a session for the next call, unless it has ended or another one wants its place. All its replies have been read, and
-    /// it is as it was when it was taken.
+    /// Keeps a session for the next call, unless it has ended or another one wants its place. All
+    /// its replies have been read, and it is as it was when it was taken.
     pub(crate) fn give_back(&self, session: CallerSession) {
         if session.lay_down() {
             self.lock().push(session);

@@ -19,7 +19,8 @@ const ROOM_WAIT: Duration = Duration::from_millis(5);
 /// Room that a stream keeps while nothing is to be read, bytes.
 const IDLE_BYTES_MAX: usize = 16 << 10;
 
-/// A session as a stream of bytes in the protocol of Redis: see [`Client::stream`](crate::Client::stream).
+/// A session as a stream of bytes in the protocol of Redis: see
+/// [`Client::stream`](crate::Client::stream).
 ///
 /// It is to a client library what a socket is. The library chooses the protocol by HELLO, sends
 /// requests, and reads replies and messages. The session is in the database of the URL, and its

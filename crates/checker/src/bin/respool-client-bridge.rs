@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 /// The command line.
-struct Arguments {
+struct BridgeArguments {
     listen: String,
     url: String,
     calls: bool,
@@ -49,13 +49,13 @@ struct Arguments {
     options: ClientOptions,
 }
 
-impl Arguments {
-    fn parse() -> Result<Arguments, String> {
+impl BridgeArguments {
+    fn parse() -> Result<BridgeArguments, String> {
         let mut words = std::env::args().skip(1);
         if words.next().as_deref() != Some("serve") {
             return Err("the first argument is `serve`".to_owned());
         }
-        let mut arguments = Arguments {
+        let mut arguments = BridgeArguments {
             listen: String::new(),
             url: String::new(),
             calls: false,
@@ -86,7 +86,7 @@ impl Arguments {
 }
 
 fn run() -> Result<(), String> {
-    let arguments = Arguments::parse()?;
+    let arguments = BridgeArguments::parse()?;
     let open = |options: ClientOptions| options.open(&arguments.url);
     let resp2 = open(arguments.options.clone()).map_err(|error| error.to_string())?;
     let resp3 = open(arguments.options.clone().resp3(true)).map_err(|error| error.to_string())?;
@@ -97,7 +97,7 @@ fn run() -> Result<(), String> {
             .set_nodelay(true)
             .map_err(|error| error.to_string())?;
         if arguments.calls {
-            let calls = Calls {
+            let calls = ConnectionCalls {
                 versions: [resp2.clone(), resp3.clone()],
                 is_resp3: false,
                 give_up_one_in: arguments.give_up_one_in,
@@ -147,7 +147,7 @@ fn serve_stream(socket: &TcpStream, stream: &Arc<SessionStream>) -> io::Result<(
 }
 
 /// The calls of one connection, one after the other.
-struct Calls {
+struct ConnectionCalls {
     /// Clients whose replies are in RESP2 and in RESP3.
     versions: [Client; 2],
     is_resp3: bool,
@@ -155,7 +155,7 @@ struct Calls {
     random: Random,
 }
 
-impl Calls {
+impl ConnectionCalls {
     fn serve(mut self, mut socket: TcpStream) -> io::Result<()> {
         let mut scanner = RequestScanner::default();
         let (mut bytes, mut buffer) = (Vec::new(), vec![0; READ_BYTES]);
