@@ -17,6 +17,12 @@ use crate::{Client, Core, Parts};
 
 /// The option that [`ClientOptions::open`] takes apart.
 const URL: &str = "backend";
+/// Values of options for a client, where those of the program are for strangers: a program may use
+/// each command of its own server, and tells outcomes apart by the type of an error.
+const DEFAULTS: [(&str, &str); 2] = [
+    ("refuse-commands", "none"),
+    ("server-down-error", "notsent"),
+];
 
 /// Options of a client, by their names in the configuration of respool: see
 /// [`Client::options`].
@@ -31,6 +37,9 @@ pub struct ClientOptions {
 impl ClientOptions {
     /// Sets an option. The value is written as in `respool serve --NAME VALUE`: numbers are in the
     /// unit of the name, or in one behind them, such as `2s` or `64MiB`.
+    ///
+    /// Two defaults are not those of the program: `refuse-commands` is `none`, and
+    /// `server-down-error` is `notsent`.
     ///
     /// Of an option with one value the last one counts. Each value of a list is set by itself. A
     /// wrong name or value is an error of [`ClientOptions::open`].
@@ -114,6 +123,11 @@ impl ClientOptions {
     fn config(&self, url: &str) -> Result<Config, Vec<Problem>> {
         let mut raw = RawConfig::default();
         raw.add_code(URL, url);
+        for (name, value) in DEFAULTS {
+            if self.texts.iter().all(|(set, _)| set != name) {
+                raw.add_code(name, value);
+            }
+        }
         for (name, value) in &self.texts {
             if name == URL {
                 let what = "is the URL of the call `open`: give it there";

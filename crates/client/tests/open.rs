@@ -24,6 +24,20 @@ fn opened(options: &ClientOptions, url: &str) -> Client {
     }
 }
 
+/// A program may use each command of its server.
+#[test]
+fn client_refuses_no_command_of_its_own() {
+    let server = ServerProcess::start(&any_server(), &["--enable-debug-command", "yes"]);
+    let server = server.expect("the server starts");
+    let url = format!("redis://{}", server.address());
+    let client = opened(&Client::options(), &url);
+    let reply = client.call(&["DEBUG", "SLEEP", "0"]);
+    assert_eq!(reply.expect("a reply"), b"+OK\r\n");
+    let client = opened(&Client::options().set("refuse-commands", "debug"), &url);
+    let error = client.call(&["DEBUG", "SLEEP", "0"]).expect_err("refused");
+    assert!(error.to_string().contains("refuse-commands"), "{error}");
+}
+
 /// Waits until the servers are known, and writes and reads keys that several servers divide.
 fn use_keys(client: &Client) {
     wait_until("a call is answered", PATIENCE, || {
