@@ -11,6 +11,7 @@ use clap::Args;
 use crate::flags;
 
 pub mod against;
+pub mod client;
 pub mod cluster;
 pub mod differ;
 pub mod experiment;

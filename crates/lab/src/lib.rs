@@ -14,7 +14,8 @@
 //! a new [`experiment::Experiment`]; a new kind of load is a new [`tape::TapeRecipe`]; a new proxy
 //! to compare with is a new [`case::LoadTarget`], started in [`targets`].
 //!
-//! [`failover`] stands beside these: it measures around one moment instead of in windows.
+//! [`failover`] stands beside these: it measures around one moment instead of in windows. So does
+//! [`clients`]: it compares libraries, of which each is a process with callers of its own.
 //!
 //! Servers and topologies come from `respool_testkit`, the differential tester and the histories
 //! from `respool_checker`.
@@ -23,6 +24,7 @@ pub mod against;
 pub mod bar;
 pub mod case;
 pub mod chart;
+pub mod clients;
 pub mod cluster;
 pub mod commands;
 pub mod cores;

@@ -21,6 +21,7 @@ Experiments (each prints its tables; with --out most write report.html, report.j
   tls          The cost of TLS to clients, beside the server's own and two other proxies
   cluster      The cost of dividing requests among several servers, beside Envoy
   failover     Errors and delays of clients until another server has replaced a failed one
+  client       respool as a library, beside other client libraries
   idle         Memory per idle connection
   rotation     Whether a client fails or waits while certificates change
   reload       Whether a request fails or waits while the configuration changes
@@ -54,6 +55,8 @@ fn main() -> ExitCode {
         "tls" => commands::experiment::run(&TLS, &args),
         "cluster" => commands::cluster::run(&args),
         "failover" => commands::failover::run(&args),
+        "client" => commands::client::run(&args),
+        "client-load" => commands::client::load(&args),
         "idle" => commands::idle::run(&args),
         "rotation" => commands::rotation::run(&args),
         "reload" => commands::reload::run(&args),
