@@ -35,7 +35,7 @@ impl CallError {
     /// The error of a call that has ended without a reply.
     pub(crate) fn of_end(end: CallerEnd) -> CallError {
         let text = match end.reason {
-            EndReason::Withdrawn => "no reply has come within the limit of the caller",
+            EndReason::Withdrawn => "the caller has ended its wait before the reply",
             reason => text_of(reason),
         };
         // A reply that ends the session is whole, so a call without one has failed on the way.

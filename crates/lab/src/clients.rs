@@ -1,8 +1,8 @@
 //! Client libraries beside each other: the same loop in each, as a process of its own.
 //!
 //! A round runs every peer once, in an order that turns. A peer opens its connections, warms up,
-//! and says `ready`. Then the lab reads the CPU of the peer and of the server, and the peer runs for
-//! the time of the case. Ratios are those within a round, so the machine's load cancels out.
+//! and says `ready`. Then the lab reads the CPU of the peer and of the server, and the peer runs
+//! for the time of the case. Ratios are those within a round, so the machine's load cancels out.
 
 pub mod load;
 pub mod peers;
