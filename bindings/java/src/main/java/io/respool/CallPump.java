@@ -47,6 +47,10 @@ final class CallPump {
     byte[] failure = isClosed ? Outcome.closed().bytes : begin(request, token);
     if (failure != null && receivers.remove(token) != null) {
       receiver.receive(new Outcome(failure));
+      if (isClosed) {
+        // The pump may have seen the receiver, and waits for it.
+        wake();
+      }
     }
     return token;
   }
@@ -116,6 +120,11 @@ final class CallPump {
       return;
     }
     isClosed = true;
+    wake();
+  }
+
+  /** Has the pump look whether it may end. If such a call is under way, its outcome does that. */
+  private void wake() {
     if (begin(PING, END) == null) {
       withdraw(END);
     }

@@ -179,6 +179,45 @@ class ThreadsTest {
     }
   }
 
+  /** Callers that begin while the client closes get an outcome, and no thread stays behind. */
+  @Test
+  void closedClientLeavesNoThread() throws Exception {
+    for (int round = 0; round < 30; round++) {
+      Respool respool = Respool.open(server.url());
+      List<Thread> threads = new ArrayList<>();
+      for (int index = 0; index < 4; index++) {
+        threads.add(
+            platform(
+                () -> {
+                  CompletableFuture<byte[]> last;
+                  do {
+                    last = respool.ask("PING");
+                    last.handle((reply, error) -> null).join();
+                  } while (!last.isCompletedExceptionally());
+                  for (int more = 0; more < 200; more++) {
+                    respool.ask("PING");
+                  }
+                }));
+      }
+      Thread.sleep(5);
+      respool.close();
+      for (Thread thread : threads) {
+        thread.join();
+      }
+    }
+    long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(10);
+    while (pumps() > 0 && System.nanoTime() < end) {
+      Thread.sleep(5);
+    }
+    assertEquals(0, pumps());
+  }
+
+  private static long pumps() {
+    return Thread.getAllStackTraces().keySet().stream()
+        .filter(thread -> thread.getName().equals("respool-asks"))
+        .count();
+  }
+
   private static Throwable failure(RedisClient jedis, Duration interruptAfter) throws Exception {
     CompletableFuture<Throwable> ended = new CompletableFuture<>();
     Thread thread =
