@@ -31,7 +31,7 @@ final class Connections extends ConnectionFactory {
     return new PooledConnectionProvider(new Connections(sockets, config), pool);
   }
 
-  /** The engine knows whether the session goes on. Jedis would ask the server. */
+  /** The session knows whether it is of use. Jedis would ask the server. */
   @Override
   public boolean validateObject(PooledObject<Connection> pooled) {
     Connection connection = pooled.getObject();
@@ -52,7 +52,8 @@ final class Connections extends ConnectionFactory {
   static JedisClientConfig config(boolean resp3) {
     DefaultJedisClientConfig.Builder builder = DefaultJedisClientConfig.builder();
     // Requests have the limits of the client.
-    builder.socketTimeoutMillis(0).blockingSocketTimeoutMillis(0);
+    builder.socketTimeoutMillis(0);
+    builder.blockingSocketTimeoutMillis(StreamSocket.SUBSCRIBER_TIMEOUT);
     try {
       // Jedis 5.
       builder.protocol(resp3 ? RedisProtocol.RESP3 : RedisProtocol.RESP2);

@@ -15,8 +15,10 @@ import java.util.concurrent.locks.LockSupport;
 
 /** A session of the client. It is a socket to Jedis, without a socket of the system. */
 final class StreamSocket extends Socket {
-  /** This timeout is none: setting it fails if the session has ended. */
+  /** This timeout is none: setting it fails if the next user of a pool must not get the session. */
   static final int PROBE = -1;
+  /** Jedis sets this timeout for subscriptions. It has no end. */
+  static final int SUBSCRIBER_TIMEOUT = Integer.MAX_VALUE;
 
   /** The threads that wait for room in place of virtual threads. */
   private static final ExecutorService WRITERS =
@@ -31,6 +33,7 @@ final class StreamSocket extends Socket {
   private final Native.Handle stream;
   private volatile int soTimeout;
   private volatile boolean isClosed;
+  private volatile boolean hasSubscribed;
 
   // A virtual thread that reads.
   private volatile long token;
@@ -87,10 +90,28 @@ final class StreamSocket extends Socket {
 
   @Override
   public void setSoTimeout(int timeout) throws SocketException {
-    if (timeout != PROBE) {
+    if (timeout == SUBSCRIBER_TIMEOUT) {
+      hasSubscribed = true;
+      soTimeout = 0;
+    } else if (timeout != PROBE) {
       soTimeout = timeout;
-    } else if (isClosed || outcome() != null) {
-      throw new SocketException("the session has ended");
+    } else if (!isReusable()) {
+      throw new SocketException("the session is of no use for another user");
+    }
+  }
+
+  /**
+   * Whether the next user of a pool may have the session. Jedis gives a connection back with its
+   * subscriptions if a listener has thrown, and the next user would read messages as replies.
+   */
+  private boolean isReusable() {
+    try {
+      return !isClosed
+          && !hasSubscribed
+          && Native.outcome(stream.value) == null
+          && !Native.isReadable(stream.value);
+    } finally {
+      Reference.reachabilityFence(this);
     }
   }
 

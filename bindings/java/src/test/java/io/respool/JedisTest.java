@@ -170,6 +170,27 @@ class JedisTest {
     assertTrue(!thread.isAlive());
   }
 
+  /** Jedis gives the connection of a listener that throws back to the pool. */
+  @Test
+  void failedListenerLeavesNoMessagesBehind() {
+    JedisPubSub failing =
+        new JedisPubSub() {
+          @Override
+          public void onSubscribe(String channel, int count) {
+            throw new IllegalStateException("the listener fails");
+          }
+        };
+    assertThrows(IllegalStateException.class, () -> jedis.subscribe(failing, "channel", "other"));
+    for (int round = 0; round < 3; round++) {
+      jedis.publish("channel", "message");
+      try (var pipeline = jedis.pipelined()) {
+        var reply = pipeline.incr("counter");
+        pipeline.sync();
+        assertEquals(round + 1, reply.get());
+      }
+    }
+  }
+
   @Test
   void scanIteratorsSeeAllKeys() {
     Set<String> expected = new HashSet<>();
