@@ -33,7 +33,8 @@ final class CallPump {
     this.completions = Native.handle(completions, Native::freeCompletions);
     this.isClosed = completions == 0;
     if (!isClosed) {
-      Thread thread = new Thread(this::run, name);
+      // The thread that uses the client first leaves it none of its thread locals.
+      Thread thread = new Thread(null, this::run, name, 0, false);
       thread.setDaemon(true);
       thread.start();
     }

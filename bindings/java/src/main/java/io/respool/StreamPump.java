@@ -14,7 +14,7 @@ final class StreamPump {
   private final AtomicLong lastToken = new AtomicLong();
 
   StreamPump() {
-    Thread thread = new Thread(this::run, "respool-streams");
+    Thread thread = new Thread(null, this::run, "respool-streams", 0, false);
     thread.setDaemon(true);
     thread.start();
   }

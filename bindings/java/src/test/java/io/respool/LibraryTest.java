@@ -127,7 +127,8 @@ class LibraryTest {
   @Test
   void olderJedisSuffices() throws Exception {
     try (TestServer server = new TestServer()) {
-      assertEquals("RespoolExecutor\n", run(OldJedisProgram.class, server));
+      String output = run(OldJedisProgram.class, server);
+      assertTrue(output.contains("RespoolExecutor"), output);
     }
   }
 
