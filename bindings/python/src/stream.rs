@@ -98,6 +98,20 @@ impl PythonStream {
         }
     }
 
+    /// Rings the bell when a read would not block; at once, if it would not now.
+    fn watch(&self, bell: &PythonBell, number: u64) -> PyResult<()> {
+        let stream = self.stream()?;
+        let waker = Waker::from(Arc::new(StreamWaker(bell.rope(), number)));
+        // A read of no byte takes none.
+        if stream
+            .poll_read(&mut Context::from_waker(&waker), &mut [])
+            .is_ready()
+        {
+            bell.rope().pull(number);
+        }
+        Ok(())
+    }
+
     /// Waits until a read would not block. Returns whether it would not. `limit`: seconds.
     fn wait_readable(&self, py: Python<'_>, limit: Option<f64>) -> PyResult<bool> {
         let stream = self.stream()?;

@@ -1,5 +1,6 @@
 """`respool.Redis` before a real server. The first line of each test is its claim."""
 
+import select
 import threading
 import time
 import unittest
@@ -223,6 +224,20 @@ class Clients(WithServer):
         self.assertTrue(came.wait(PATIENCE_SECONDS))
         thread.stop()
         thread.join()
+
+    def test_connection_can_be_polled(self):
+        """The descriptor of a connection is readable while a message waits, as that of a socket."""
+        with self.client.pubsub(ignore_subscribe_messages=True) as listener:
+            listener.subscribe("channel")
+            self.assertIsNone(listener.get_message(timeout=1))
+            poll = select.poll()
+            poll.register(listener.connection._sock, select.POLLIN)
+            for number in range(5):
+                self.assertEqual(poll.poll(50), [])
+                self.assertIsNone(listener.get_message(timeout=0.01))
+                self.client.publish("channel", number)
+                self.assertTrue(poll.poll(PATIENCE_SECONDS * 1000))
+                self.assertEqual(listener.get_message(timeout=1)["data"], str(number).encode())
 
     def test_blocking_command_waits_for_its_own_time(self):
         """A blocking command waits longer than socket_timeout, and delays no other one."""

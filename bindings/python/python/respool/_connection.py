@@ -79,6 +79,8 @@ class StreamSocket:
         self.timeout = timeout
         # Whether the last read has timed out: then a close takes requests back.
         self.timed_out = False
+        # Its descriptor is readable while the stream is, for programs that poll it.
+        self.bell = None
 
     def settimeout(self, timeout):
         self.timeout = timeout
@@ -97,6 +99,9 @@ class StreamSocket:
         except TimeoutError:
             self.timed_out = True
             raise
+        finally:
+            if self.bell is not None:
+                self._watch()
 
     def recv_into(self, buffer, count=0, flags=0):
         data = self.recv(count or len(buffer))
@@ -105,7 +110,12 @@ class StreamSocket:
 
     def wait(self, timeout):
         """Whether a read would not block, within the time; None: no limit."""
-        return self.stream.wait_readable(timeout)
+        try:
+            return self.stream.wait_readable(timeout)
+        finally:
+            # Another wait ends the watch.
+            if self.bell is not None:
+                self._watch()
 
     def shutdown(self, how):
         if not self.timed_out:
@@ -122,7 +132,14 @@ class StreamSocket:
         self.stream.close()
 
     def fileno(self):
-        return -1
+        if self.bell is None:
+            self.bell = _respool.Bell()
+            self._watch()
+        return self.bell.fileno()
+
+    def _watch(self):
+        self.bell.take()
+        self.stream.watch(self.bell, 0)
 
     def outcome(self):
         """The exception for requests without a reply, if the session has ended."""
