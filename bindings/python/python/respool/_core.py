@@ -36,8 +36,8 @@ OF_TLS = {
 }
 # Values of other arguments of TLS that change nothing.
 UNSET = (None, False, (), [])
-# What differs from the defaults of respool, which are for a proxy that strangers share.
-DEFAULTS = {"refuse-commands": "none", "server-down-error": "notsent"}
+# What differs from the defaults of respool: the text of an error says its outcome.
+DEFAULTS = {"server-down-error": "notsent"}
 PYTHON_SCHEMES = ("redis", "rediss", "unix")
 RESPOOL_SCHEMES = (
     "redis-cluster",
