@@ -110,9 +110,9 @@ impl PythonLoopCalls {
     }
 
     /// Gives the futures their outcomes.
-    fn drain(&self, py: Python<'_>) -> PyResult<()> {
+    fn drain(&self, py: Python<'_>) {
         let Some(completions) = self.completions.get() else {
-            return Ok(());
+            return;
         };
         let mut outcomes = Vec::new();
         completions.take(&mut outcomes);
@@ -120,10 +120,9 @@ impl PythonLoopCalls {
             // The lock is not held while code of Python runs.
             let call = self.lock().remove(token);
             if let Some(call) = call {
-                call.end(py, outcome)?;
+                call.end(py, outcome);
             }
         }
-        Ok(())
     }
 
     /// Takes back the requests whose time has passed.
@@ -154,12 +153,11 @@ impl PythonLoopCalls {
     }
 
     /// Fails all calls. This is for the child of a fork.
-    fn fail(&self, py: Python<'_>, text: String) -> PyResult<()> {
+    fn fail(&self, py: Python<'_>, text: &str) {
         let calls = std::mem::take(&mut self.lock().calls);
         for call in calls.into_values() {
-            call.end(py, Err(CallError::Unknown(text.clone())))?;
+            call.end(py, Err(CallError::Unknown(text.to_owned())));
         }
-        Ok(())
     }
 
     /// The number of calls without an outcome.
@@ -213,7 +211,15 @@ impl Pending {
 }
 
 impl PendingFuture {
-    fn end(self, py: Python<'_>, outcome: Result<Vec<u8>, CallError>) -> PyResult<()> {
+    /// Gives the future its outcome. A future that cannot take it, such as that of a loop that has
+    /// been closed, does not keep others from theirs.
+    fn end(self, py: Python<'_>, outcome: Result<Vec<u8>, CallError>) {
+        if let Err(error) = self.set(py, outcome) {
+            error.write_unraisable(py, Some(self.future.bind(py)));
+        }
+    }
+
+    fn set(&self, py: Python<'_>, outcome: Result<Vec<u8>, CallError>) -> PyResult<()> {
         let future = self.future.bind(py);
         // A cancelled one is done.
         if future.call_method0("done")?.is_truthy()? {

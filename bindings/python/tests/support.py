@@ -24,19 +24,20 @@ def _load_servers():
 
 
 servers = _load_servers()
+make_certificate = servers.make_certificate
 
 
 class Server(servers.Server):
     """A server on a socket of the file system and on a port."""
 
-    def __init__(self):
+    def __init__(self, *args):
         program, missing = servers.server_program("redis-server")
         if program is None:
             raise RuntimeError(missing)
         self.port = free_port()
         version = subprocess.run([program, "--version"], capture_output=True, text=True, check=True).stdout
         debug = [] if "v=6." in version else ["--enable-debug-command", "yes"]
-        super().__init__(program, "--bind", "127.0.0.1", *debug)
+        super().__init__(program, "--bind", "127.0.0.1", *debug, *args)
 
     def start(self):
         # The last one counts.

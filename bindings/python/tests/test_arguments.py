@@ -1,5 +1,6 @@
 """The arguments of clients and pools. The first line of each test is its claim."""
 
+import tempfile
 import unittest
 
 import redis
@@ -7,7 +8,7 @@ import respool
 import respool.asyncio
 from respool._core import core_of, protocol_of
 
-from support import WithServer
+from support import Server, WithServer, free_port, make_certificate
 
 
 class Url(unittest.TestCase):
@@ -130,6 +131,33 @@ class Login(WithServer):
             for ask in (lambda: client.get("key"), lambda: client.pipeline().get("key").execute()):
                 self.assertRaises(redis.AuthenticationError, ask)
             client.close()
+
+
+class Tls(unittest.TestCase):
+    def test_certificates_are_checked(self):
+        """TLS works with the CA of the arguments, and not with another one."""
+        folder = tempfile.TemporaryDirectory(prefix="respool-")
+        self.addCleanup(folder.cleanup)
+        ca, certificate, key = make_certificate(folder.name)
+        port = free_port()
+        files = ["--tls-ca-cert-file", ca, "--tls-cert-file", certificate, "--tls-key-file", key]
+        server = Server("--tls-port", str(port), "--tls-auth-clients", "no", *files)
+        self.addCleanup(server.close)
+        for arguments in (
+            {"ssl_ca_certs": ca},
+            {"ssl_ca_certs": ca, "ssl_certfile": certificate, "ssl_keyfile": key},
+            {"ssl_cert_reqs": "none"},
+        ):
+            client = respool.Redis(port=port, ssl=True, **arguments)
+            self.assertTrue(client.set("key", "value"), arguments)
+            self.assertEqual(client.pipeline().get("key").execute(), [b"value"])
+            client.close()
+            client = respool.Redis.from_url(f"rediss://localhost:{port}/0", **arguments)
+            self.assertEqual(client.get("key"), b"value")
+            client.close()
+        client = respool.Redis(port=port, ssl=True, respool_options={"outage-hold-ms": 50})
+        self.assertRaises(respool.NotSent, client.get, "key")
+        client.close()
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 import unittest
+import unittest.mock
 import weakref
 
 import redis
@@ -154,6 +155,28 @@ class Tasks(WithServer):
             with self.assertRaises(asyncio.CancelledError):
                 await pipeline
             self.assertEqual(await client.pipeline().echo("e").execute(), [b"e"])
+            # Nothing of a cancelled call is kept.
+            entry = client.connection_pool.core.loops[asyncio.get_running_loop()]
+            while len(entry.calls):
+                await asyncio.sleep(0.01)
+
+        self.run_async(work)
+
+    def test_broken_future_harms_no_other(self):
+        """A future that cannot take its reply does not keep other calls from theirs."""
+
+        async def work(client):
+            class Broken(asyncio.Future):
+                def set_result(self, result):
+                    raise RuntimeError("broken")
+
+            await client.ping()
+            calls = client.connection_pool.core.loops[asyncio.get_running_loop()].calls
+            with unittest.mock.patch("sys.unraisablehook") as hook:
+                for _ in range(10):
+                    calls.ask(Broken(), ("PING",), client._codec, None, False)
+                    self.assertTrue(await client.ping())
+                self.assertEqual(hook.call_count, 10)
 
         self.run_async(work)
 
