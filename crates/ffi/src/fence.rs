@@ -29,9 +29,12 @@ impl Shared {
         call: impl FnOnce(&Client) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         self.fenced(|| {
-            let client = self.client.read().unwrap_or_else(PoisonError::into_inner);
-            // The lock is not held while the call waits: closing would wait for it.
-            let client = client.clone();
+            // The lock ends in this line: closing would wait for it as long as the call waits.
+            let client = self
+                .client
+                .read()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
             match client {
                 Some(client) => call(&client),
                 None => Err(CallError::NotSent("the client was closed".into())),

@@ -395,13 +395,16 @@ unsafe extern "system" fn Java_io_respool_Native_take(
         unsafe { (env.functions().ExceptionClear)(env.0) };
         array = env.room(batch.len);
     }
-    if array.is_null() {
-        return array;
-    }
     let mut at = 0;
-    for (reply, end) in batch.replies.iter().zip(&batch.ends) {
-        env.set(array, at, reply);
-        at = *end;
+    if array.is_null() {
+        // Java gives each of them an outcome that it has already.
+        // SAFETY: it clears the error of the array above.
+        unsafe { (env.functions().ExceptionClear)(env.0) };
+    } else {
+        for (reply, end) in batch.replies.iter().zip(&batch.ends) {
+            env.set(array, at, reply);
+            at = *end;
+        }
     }
     let count = batch.tokens.len() as jsize;
     // SAFETY: both arrays have room, as was checked above, and the vectors have `count` items.

@@ -1,6 +1,7 @@
 package io.respool;
 
 import java.lang.ref.Reference;
+import java.nio.charset.StandardCharsets;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
@@ -22,6 +23,10 @@ final class CallPump {
   private static final long END = 0;
 
   private static final byte[] PING = Request.of("PING");
+  /** The outcome of a call whose reply has no room in the heap. It is there before it is needed. */
+  private static final Outcome NO_ROOM =
+      new Outcome(
+          "Uthe heap of Java has no room for the reply".getBytes(StandardCharsets.UTF_8));
 
   private final Native.Handle completions;
   private final Map<Long, Receiver> receivers = new ConcurrentHashMap<>();
@@ -135,20 +140,16 @@ final class CallPump {
     long[] tokens = new long[BATCH_MAX];
     int[] ends = new int[BATCH_MAX + 1];
     while (!isClosed || !receivers.isEmpty()) {
-      byte[] batch;
-      try {
-        batch = Native.take(completions.value, tokens, ends);
-      } catch (OutOfMemoryError e) {
-        continue;
-      }
-      if (batch == null) {
+      ends[BATCH_MAX] = 0;
+      byte[] batch = Native.take(completions.value, tokens, ends);
+      if (batch == null && ends[BATCH_MAX] == 0) {
         break;
       }
       int from = 0;
       for (int index = 0; index < ends[BATCH_MAX]; index++) {
-        Receiver receiver = receivers.remove(tokens[index]);
+        Receiver receiver = remove(tokens[index]);
         if (receiver != null) {
-          give(receiver, new Outcome(batch, from, ends[index]));
+          give(receiver, outcome(batch, from, ends[index]));
         }
         from = ends[index];
       }
@@ -157,13 +158,37 @@ final class CallPump {
     Reference.reachabilityFence(this);
   }
 
+  /** Removes a receiver. Without room in the heap for its key it tries until there is some. */
+  private Receiver remove(long token) {
+    while (true) {
+      try {
+        return receivers.remove(token);
+      } catch (OutOfMemoryError e) {
+        Thread.yield();
+      }
+    }
+  }
+
+  /** An outcome of a batch, which is null if the heap had no room for it. */
+  private static Outcome outcome(byte[] batch, int from, int to) {
+    try {
+      return batch == null ? NO_ROOM : new Outcome(batch, from, to);
+    } catch (OutOfMemoryError e) {
+      return NO_ROOM;
+    }
+  }
+
   private static void give(Receiver receiver, Outcome outcome) {
     try {
       receiver.receive(outcome);
     } catch (Throwable e) {
-      // The other calls of the batch must get theirs.
-      Thread thread = Thread.currentThread();
-      thread.getUncaughtExceptionHandler().uncaughtException(thread, e);
+      // The other calls of the batch must get theirs, also if the handler throws.
+      try {
+        Thread thread = Thread.currentThread();
+        thread.getUncaughtExceptionHandler().uncaughtException(thread, e);
+      } catch (Throwable ignored) {
+        // There is nobody else to tell.
+      }
     }
   }
 }

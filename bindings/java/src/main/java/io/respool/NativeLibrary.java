@@ -38,7 +38,7 @@ final class NativeLibrary {
   private static String load() {
     try {
       String file = System.getProperty(FILE_PROPERTY);
-      System.load(file != null ? file : unpack(platform()).toString());
+      loadOnce(file != null ? Path.of(file).toAbsolutePath() : unpack(platform()));
       return null;
     } catch (FileNotFoundException e) {
       return "it has no native library for " + e.getMessage();
@@ -47,6 +47,28 @@ final class NativeLibrary {
     } catch (LinkageError | RuntimeException e) {
       // An IllegalCallerException says that the virtual machine denies native access.
       return "its native library cannot be loaded: " + e;
+    }
+  }
+
+  /**
+   * Loads a library. Java loads a file for one class loader alone, and a web server has one for
+   * each program, so a second one loads a copy.
+   */
+  private static void loadOnce(Path file) throws IOException {
+    try {
+      System.load(file.toString());
+    } catch (UnsatisfiedLinkError e) {
+      if (!String.valueOf(e.getMessage()).contains("already loaded in another classloader")) {
+        throw e;
+      }
+      Path copy = Files.createTempFile(folder(), "librespool", ".so");
+      try {
+        Files.copy(file, copy, StandardCopyOption.REPLACE_EXISTING);
+        System.load(copy.toString());
+      } finally {
+        // The system keeps the content of a loaded file.
+        Files.deleteIfExists(copy);
+      }
     }
   }
 

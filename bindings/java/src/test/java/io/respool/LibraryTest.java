@@ -78,6 +78,31 @@ class LibraryTest {
     }
   }
 
+  /** Opens a client in each of two class loaders, as two programs of one web server do. */
+  public static final class TwoLoadersProgram {
+    private TwoLoadersProgram() {}
+
+    public static void main(String[] arguments) throws Throwable {
+      List<URL> urls = new ArrayList<>();
+      for (String path : System.getProperty("java.class.path").split(File.pathSeparator)) {
+        urls.add(Path.of(path).toUri().toURL());
+      }
+      List<URLClassLoader> loaders = new ArrayList<>();
+      for (int nth = 0; nth < 2; nth++) {
+        ClassLoader parent = ClassLoader.getPlatformClassLoader();
+        URLClassLoader loader = new URLClassLoader(urls.toArray(new URL[0]), parent);
+        loaders.add(loader);
+        Class<?> type = loader.loadClass("io.respool.Respool");
+        Object respool = type.getMethod("open", String.class).invoke(null, arguments[0]);
+        Object reply =
+            type.getMethod("ask", String[].class).invoke(respool, (Object) new String[] {"PING"});
+        byte[] bytes = (byte[]) ((java.util.concurrent.CompletableFuture<?>) reply).get();
+        System.out.println(nth + " " + new String(bytes).trim());
+        type.getMethod("close").invoke(respool);
+      }
+    }
+  }
+
   private static String run(TestServer server, String... options) throws Exception {
     return run(Program.class, server, options);
   }
@@ -120,6 +145,17 @@ class LibraryTest {
       List<Path> all = files.toList();
       assertEquals(1, all.size(), all.toString());
       return all.get(0);
+    }
+  }
+
+  /** Java loads a file for one class loader alone. */
+  @Test
+  void eachClassLoaderHasALibrary() throws Exception {
+    try (TestServer server = new TestServer()) {
+      String option = "-Drespool.library.folder=" + folder;
+      String output = run(TwoLoadersProgram.class, server, option);
+      assertTrue(output.contains("0 +PONG") && output.contains("1 +PONG"), output);
+      onlyFile();
     }
   }
 

@@ -126,6 +126,29 @@ class OutcomeTest {
     }
   }
 
+  /** Closing waits for no call. Calls behind it fail as not sent, and the one under way ends. */
+  @Test
+  void closeWaitsForNoCall() throws Exception {
+    RedisClient jedis = Respool.jedis(server.url());
+    CompletableFuture<Throwable> ended = new CompletableFuture<>();
+    Thread thread =
+        new Thread(
+            () -> {
+              try {
+                jedis.blpop(5, "nothing");
+                ended.complete(null);
+              } catch (Throwable e) {
+                ended.complete(e);
+              }
+            });
+    thread.start();
+    Thread.sleep(200);
+    jedis.close();
+    assertFalse(ended.isDone());
+    assertThrows(NotSentException.class, () -> jedis.get("k"));
+    ended.get(20, TimeUnit.SECONDS);
+  }
+
   @Test
   void futuresGetRepliesAndErrors() {
     try (Respool respool = Respool.open(server.url())) {
