@@ -65,10 +65,22 @@ impl SessionStream {
     /// an error a part of the bytes may have been written: close the stream.
     pub fn write_all(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<()> {
         let mut written = 0;
+        while written < bytes.len() {
+            written += self.write(&bytes[written..], deadline)?;
+        }
+        Ok(())
+    }
+
+    /// As [`SessionStream::write_all`], for a caller that looks at something else from time to
+    /// time: it writes what finds room, at least one byte. Returns the number of bytes.
+    ///
+    /// # Errors
+    /// See [`SessionStream::write_all`]. At `TimedOut` nothing was written.
+    pub fn write(&self, bytes: &[u8], deadline: Option<Instant>) -> io::Result<usize> {
         loop {
-            written += self.try_write(&bytes[written..])?;
-            if written == bytes.len() {
-                return Ok(());
+            let written = self.try_write(bytes)?;
+            if written > 0 || bytes.is_empty() {
+                return Ok(written);
             }
             if deadline.is_some_and(|at| Instant::now() >= at) {
                 return Err(ErrorKind::TimedOut.into());
