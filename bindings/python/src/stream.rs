@@ -15,7 +15,7 @@ use crate::client::{PythonClient, seconds};
 use crate::errors;
 use crate::fork::{self, OfProcess};
 
-/// How long a read waits before it looks for signals.
+/// How long a read or a write waits before it looks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
 /// The most bytes of one read.
 const READ_BYTES_MAX: usize = 64 << 10;
@@ -40,12 +40,22 @@ impl PythonStream {
         limit: Option<f64>,
     ) -> PyResult<()> {
         let stream = self.stream()?;
-        let bytes = bytes.as_bytes();
+        let mut rest = bytes.as_bytes();
         let deadline = deadline(limit);
-        match py.detach(|| stream.write_all(bytes, deadline)) {
-            Ok(()) => Ok(()),
-            Err(error) => Err(raise(&error)),
+        while !rest.is_empty() {
+            let (until, is_last) = match fork::is_main_thread() {
+                true => until_signals(deadline),
+                false => (deadline, true),
+            };
+            match py.detach(|| stream.write(rest, until)) {
+                Err(error) if error.kind() == ErrorKind::TimedOut && !is_last => {
+                    py.check_signals()?;
+                }
+                Err(error) => return Err(raise(&error)),
+                Ok(written) => rest = &rest[written..],
+            }
         }
+        Ok(())
     }
 
     /// Writes bytes as far as there is room. Returns their number.

@@ -104,6 +104,25 @@ except KeyboardInterrupt:
             code, out, errors = self.run_code(code, send=signal.SIGINT)
             self.assertEqual((code, out), (0, "ready\ninterrupted True True\n"), f"{wait}: {errors}")
 
+    def test_interrupt_ends_a_write(self):
+        """Ctrl-C ends the write of a pipeline for which a stuck server has no room."""
+        code = """
+client = respool.Redis(port=int(sys.argv[1]), socket_timeout=None)
+pipeline = client.pipeline(transaction=False)
+for _ in range(8): pipeline.set("large", b"x" * (16 << 20))
+pipeline.connection = client.connection_pool.get_connection()
+threading.Thread(target=client.execute_command, args=("DEBUG", "SLEEP", "2"), daemon=True).start()
+time.sleep(0.2)
+begun = time.monotonic()
+print("ready", flush=True)
+try:
+    pipeline.execute()
+except KeyboardInterrupt:
+    print("interrupted", time.monotonic() - begun < 1.5)
+"""
+        code, out, errors = self.run_code(code, send=signal.SIGINT)
+        self.assertEqual((code, out), (0, "ready\ninterrupted True\n"), errors)
+
     def test_handler_of_a_signal_runs_during_a_call(self):
         """The handler of a signal runs during a call, which goes on behind it."""
         code = """
