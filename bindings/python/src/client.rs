@@ -94,6 +94,10 @@ impl PythonClient {
     /// Ends the client when its last call has ended. Requests that wait have a second.
     fn close(&self, py: Python<'_>) {
         let client = self.lock().take().and_then(|mut client| client.take());
+        if fork::is_leaving() {
+            // A thread that lets go of the interpreter now does not get it back.
+            return std::mem::forget(client);
+        }
         py.detach(|| drop(client));
     }
 }

@@ -97,6 +97,24 @@ class Outcomes(unittest.TestCase):
             self.assertGreater(time.monotonic() - began, least * 0.9)
         self.server.thaw()
 
+    def test_write_out_of_time_is_not_repeated(self):
+        """A pipeline whose write finds no room in time is Unknown, and is not sent again."""
+        plain = redis.Redis(
+            connection_pool=respool.ConnectionPool(port=self.server.port, socket_timeout=0.5)
+        )
+        for client in (self.connect(socket_timeout=0.5), plain):
+            client.pipeline(transaction=False).get("count").execute()
+            client.delete("count")
+            pipeline = client.pipeline(transaction=False).incr("count").set("big", "x" * 5_000_000)
+            self.server.freeze()
+            with self.assertRaises(redis.TimeoutError) as caught:
+                pipeline.execute()
+            self.server.thaw()
+            self.assertIsInstance(caught.exception, respool.Unknown)
+            # What has left is executed once.
+            time.sleep(0.3)
+            self.assertIn(self.client.get("count"), (None, b"1"))
+
     def test_retry_repeats_only_what_was_not_executed(self):
         """A retry of the user repeats a request that was not sent, and no Unknown one."""
         client = self.connect(retry=Retry(NoBackoff(), 3), socket_timeout=0.1)

@@ -82,6 +82,18 @@ asyncio.run(main())
         code, out, errors = self.run_code(code)
         self.assertEqual((code, out), (0, "unknown True\nNone\n"), errors)
 
+    def test_subscriber_goes_on_in_a_child(self):
+        """The subscriptions of a parent are opened again in the child at its next read."""
+        code = """
+listener = client.pubsub(); listener.subscribe("channel"); listener.get_message(timeout=1)
+if os.fork() == 0:
+    print(listener.get_message(timeout=1)["type"], flush=True)
+    os._exit(0)
+os.wait()
+"""
+        code, out, errors = self.run_code(code)
+        self.assertEqual((code, out), (0, "subscribe\n"), errors)
+
     def test_interrupt_ends_a_wait(self):
         """Ctrl-C ends a call, a pipeline and a wait for messages. The client is usable behind it."""
         waits = (
@@ -91,7 +103,9 @@ asyncio.run(main())
             "listener.parse_response(block=True)",
         )
         for wait in waits:
+            # A shell may have told its children to ignore the signal.
             code = f"""
+signal.signal(signal.SIGINT, signal.default_int_handler)
 listener = client.pubsub(); listener.subscribe("channel"); listener.get_message(timeout=1)
 client.ping()
 print("ready", flush=True)

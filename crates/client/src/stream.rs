@@ -182,10 +182,19 @@ impl SessionStream {
         self.session.withdraw();
     }
 
-    /// The outcome of requests without a reply, once the session has ended: `NotSent` if none of
-    /// them was executed, and `Unknown` otherwise. Read all replies first.
+    /// The outcome of requests whose replies were not read, once the session has ended: `NotSent` if
+    /// none of them was executed, and `Unknown` otherwise.
     pub fn outcome(&self) -> Option<CallError> {
-        self.session.end().map(CallError::of_session_end)
+        let end = self.session.end()?;
+        if let Ok(mut input) = self.input.try_lock() {
+            let has_come = self.session.read(&mut input.bytes);
+            if has_come || !input.unread().is_empty() {
+                return Some(CallError::Unknown(
+                    "replies have come that were not read".into(),
+                ));
+            }
+        }
+        Some(CallError::of_session_end(end))
     }
 
     fn is_closed(&self) -> bool {

@@ -156,6 +156,32 @@ fn withdrawn_stream_tells_the_fate() {
     server.cont();
 }
 
+/// A request whose reply was not read was executed.
+#[test]
+fn unread_reply_is_no_request_that_was_not_sent() {
+    let server = server();
+    let client = client(&server);
+    let stream = client.stream();
+    stream.write_all(b"INCR n\r\n", soon()).unwrap();
+    assert_eq!(stream.read(&mut [], soon()).unwrap(), 0, "a reply has come");
+    stream.withdraw();
+    let deadline = soon().unwrap();
+    while stream.outcome().is_none() {
+        assert!(Instant::now() < deadline, "it has not ended");
+    }
+    let outcome = stream.outcome();
+    assert!(
+        matches!(outcome, Some(CallError::Unknown(_))),
+        "{outcome:?}"
+    );
+    expect(&stream, b":1\r\n");
+    let outcome = stream.outcome();
+    assert!(
+        matches!(outcome, Some(CallError::NotSent(_))),
+        "{outcome:?}"
+    );
+}
+
 /// A thread that a waker unparks.
 struct Unparks(thread::Thread);
 

@@ -27,7 +27,7 @@ from respool._connection import (
     without_maintenance,
 )
 from respool._core import arguments_of_url, core_of
-from respool._errors import FateReply, NotSent, Unknown
+from respool._errors import FateReply, NotSent, Unknown, unknown
 
 PLAIN_POOL_INIT = redis.asyncio.ConnectionPool.__init__
 # The most bytes that a writer hands over without another thread.
@@ -201,11 +201,13 @@ class StreamTransport:
 
     async def take_back(self):
         """Takes requests back that have not left. Returns the exception that tells their fate."""
+        # A reply that nobody has taken yet: its request was executed.
+        replied_late = bool(self.reader._buffer)
         self.stream.withdraw()
         end = time.monotonic() + END_SECONDS
         while self.stream.outcome(True) is None and time.monotonic() < end:
             await asyncio.sleep(0.0005)
-        return self.stream.outcome(True)
+        return unknown("the reply has come too late", True) if replied_late else self.stream.outcome(True)
 
 
 class Connection(SessionState, redis.asyncio.connection.AbstractConnection):
@@ -315,8 +317,11 @@ class ConnectionPool(PoolArguments, redis.asyncio.ConnectionPool):
         return cls(**arguments_of_url(url, kwargs))
 
     def __init__(self, connection_class=Connection, max_connections=None, **kwargs):
-        if not issubclass(connection_class, Connection):
-            raise TypeError("connection_class: it has to be a subclass of respool.asyncio.Connection")
+        if not (isinstance(connection_class, type) and issubclass(connection_class, Connection)):
+            raise TypeError(
+                "connection_class: it has to be a subclass of respool.asyncio.Connection; "
+                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
+            )
         kwargs = self._take_arguments(kwargs)
         if "maint_notifications_config" not in parameters(PLAIN_POOL_INIT):
             kwargs.pop("maint_notifications_config", None)
@@ -361,7 +366,10 @@ class Redis(CallState, redis.asyncio.Redis):
         if pool is None:
             pool = ConnectionPool(**with_server(kwargs))
         elif not isinstance(pool, ConnectionPool):
-            raise TypeError("connection_pool: it has to be a respool.asyncio.ConnectionPool")
+            raise TypeError(
+                "connection_pool: it has to be a respool.asyncio.ConnectionPool; "
+                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
+            )
         elif kwargs.get("respool_options") or kwargs.get("respool_url"):
             raise TypeError("respool_options: give them to the pool")
         else:

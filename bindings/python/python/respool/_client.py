@@ -36,7 +36,7 @@ def words_of(args):
     for arg in args[:2]:
         text = arg.decode(errors="replace") if isinstance(arg, bytes) else str(arg)
         words += text.upper().split()
-    return words[0], " ".join(words[:2])
+    return "".join(words[:1]), " ".join(words[:2])
 
 
 def lasts(args):
@@ -117,7 +117,10 @@ class Redis(CallState, redis.Redis):
         if owns:
             pool = ConnectionPool(**with_server(kwargs))
         elif not isinstance(pool, ConnectionPool):
-            raise TypeError("connection_pool: it has to be a respool.ConnectionPool")
+            raise TypeError(
+                "connection_pool: it has to be a respool.ConnectionPool; "
+                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
+            )
         elif kwargs.get("respool_options") or kwargs.get("respool_url"):
             raise TypeError("respool_options: give them to the pool")
         super().__init__(connection_pool=pool, **of_client)

@@ -14,7 +14,7 @@ from redis.retry import Retry
 
 from respool import _respool
 from respool._core import OF_SERVER, OF_TLS, WITHOUT_EFFECT, arguments_of_url, core_of, protocol_of
-from respool._errors import FateReply, NotSent, SessionEnded, Unknown, fate_parser
+from respool._errors import FateReply, NotSent, SessionEnded, Unknown, fate_parser, unknown
 
 # Patience with the end of a session whose requests are taken back. The worker answers at once.
 END_SECONDS = 1.0
@@ -46,9 +46,7 @@ class Truth(Retry):
 
     def repeats(self, error):
         """Whether a request with this error may be sent again."""
-        if isinstance(error, Unknown):
-            return False
-        return self.is_given or not isinstance(error, NotSent) or isinstance(error, SessionEnded)
+        return isinstance(error, NotSent if self.is_given else SessionEnded)
 
     def call_with_retry(self, do, fail, is_retryable=None, with_failure_count=False):
         self._backoff.reset()
@@ -77,8 +75,10 @@ class StreamSocket:
     def __init__(self, stream, timeout):
         self.stream = stream
         self.timeout = timeout
-        # Whether the last read has timed out: then a close takes requests back.
+        # Whether a read or a write has timed out: then a close takes requests back.
         self.timed_out = False
+        # Whether a reply has come behind that, so a request was executed.
+        self.replied_late = False
         # Its descriptor is readable while the stream is, for programs that poll it.
         self.bell = None
 
@@ -89,7 +89,11 @@ class StreamSocket:
         return self.timeout
 
     def sendall(self, data):
-        self.stream.write(data if isinstance(data, bytes) else bytes(data), self.timeout)
+        try:
+            self.stream.write(data if isinstance(data, bytes) else bytes(data), self.timeout)
+        except TimeoutError:
+            self.timed_out = True
+            raise
 
     def recv(self, count, flags=0):
         if self.timeout == 0 and not self.stream.is_readable():
@@ -124,7 +128,7 @@ class StreamSocket:
         end = time.monotonic() + END_SECONDS
         try:
             while time.monotonic() < end and self.stream.read(65536, END_SECONDS):
-                pass
+                self.replied_late = True
         except OSError:
             pass
 
@@ -143,7 +147,10 @@ class StreamSocket:
 
     def outcome(self):
         """The exception for requests without a reply, if the session has ended."""
-        return self.stream.outcome(self.timed_out)
+        found = self.stream.outcome(self.timed_out)
+        if self.replied_late and isinstance(found, NotSent):
+            return unknown("the reply has come too late", self.timed_out)
+        return found
 
 
 @functools.lru_cache(maxsize=None)
@@ -209,6 +216,8 @@ class SessionState:
     is_transaction = False
     # Whether errors that tell an outcome are left to a pipeline.
     keeps_fates = False
+    # The last session, also if it has ended.
+    _last_sock = None
 
     def _begin_batch(self, commands):
         self.batch = len(commands)
@@ -268,7 +277,9 @@ class Connection(SessionState, redis.connection.AbstractConnection):
         self._host = value
 
     def _connect(self):
-        return StreamSocket(_respool.Stream(self._core.native), self.socket_timeout)
+        # redis-py forgets a socket that fails, which knows the outcome of its requests.
+        self._last_sock = StreamSocket(_respool.Stream(self._core.native), self.socket_timeout)
+        return self._last_sock
 
     def _host_error(self):
         return self._where
@@ -283,13 +294,12 @@ class Connection(SessionState, redis.connection.AbstractConnection):
         super().send_command(*args, **kwargs)
 
     def send_packed_command(self, command, check_health=True):
-        sock = self._sock
         try:
             super().send_packed_command(command, check_health)
         except (redis.ConnectionError, redis.TimeoutError) as error:
             if isinstance(error, (NotSent, Unknown)):
                 raise
-            raise self._end_of(sock or self._sock, error) from None
+            raise self._end_of(self._last_sock, error) from None
 
     def can_read(self, timeout=0):
         sock = self._sock
@@ -302,8 +312,13 @@ class Connection(SessionState, redis.connection.AbstractConnection):
             return True
         if hasattr(buffer, "unread_bytes") and buffer.unread_bytes():
             return True
-        if not sock.wait(timeout):
-            return False
+        try:
+            if not sock.wait(timeout):
+                return False
+        except OSError as error:
+            # A read sends nothing, so another session may take its place: in the child of a fork.
+            self.disconnect()
+            raise SessionEnded(str(error)) from None
         if reader is None:
             # The parsers in Python read what there is, and find the end so.
             try:
@@ -372,8 +387,11 @@ class ConnectionPool(PoolArguments, redis.ConnectionPool):
         return cls(**arguments_of_url(url, kwargs))
 
     def __init__(self, connection_class=Connection, max_connections=None, **kwargs):
-        if not issubclass(connection_class, Connection):
-            raise TypeError("connection_class: it has to be a subclass of respool.Connection")
+        if not (isinstance(connection_class, type) and issubclass(connection_class, Connection)):
+            raise TypeError(
+                "connection_class: it has to be a subclass of respool.Connection; "
+                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
+            )
         kwargs = self._take_arguments(kwargs)
         # Wrong arguments are errors here, and not of the first connection.
         arguments = {name: value for name, value in kwargs.items() if name not in OF_POOL}
