@@ -29,6 +29,7 @@ from respool._connection import (
 from respool._core import arguments_of_url, core_of
 from respool._errors import FateReply, NotSent, Unknown, unknown
 
+PLAIN_INIT = redis.asyncio.Redis.__init__
 PLAIN_POOL_INIT = redis.asyncio.ConnectionPool.__init__
 # The most bytes that a writer hands over without another thread.
 WRITE_BYTES_MAX = 64 << 10
@@ -361,7 +362,7 @@ class Redis(CallState, redis.asyncio.Redis):
 
     def __init__(self, *args, **kwargs):
         owns = kwargs.get("auto_close_connection_pool") is not False
-        kwargs, of_client = pool_arguments(super().__init__, args, kwargs)
+        kwargs, of_client = pool_arguments(PLAIN_INIT, args, kwargs)
         pool = kwargs.pop("connection_pool", None)
         if pool is None:
             pool = ConnectionPool(**with_server(kwargs))

@@ -70,9 +70,15 @@ def default_of(name):
     return None if parameter is None else parameter.default
 
 
+@functools.lru_cache(maxsize=None)
+def names_of(init):
+    """The arguments of a method in their order."""
+    return list(inspect.signature(init).parameters)[1:]
+
+
 def pool_arguments(init, args, kwargs):
     """Divides the arguments of a client, as `init` takes them: those of its pool, and those of redis-py's own class."""
-    names = list(inspect.signature(init).parameters)
+    names = names_of(init)
     if len(args) > len(names):
         raise TypeError(f"respool.Redis takes at most {len(names)} positional arguments")
     kwargs = {**dict(zip(names, args)), **kwargs}
@@ -111,7 +117,7 @@ class Redis(CallState, redis.Redis):
         return client
 
     def __init__(self, *args, **kwargs):
-        kwargs, of_client = pool_arguments(super().__init__, args, kwargs)
+        kwargs, of_client = pool_arguments(PLAIN_INIT, args, kwargs)
         pool = kwargs.pop("connection_pool", None)
         owns = pool is None
         if owns:
