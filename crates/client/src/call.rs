@@ -191,7 +191,7 @@ impl Call {
             }
         }
         let end = end?;
-        self.session = None;
+        let session = self.session.take()?;
         // A rule closes an unused session at any moment. A new one is not closed before its first
         // request, so this ends.
         if self.is_reused && end.reason == EndReason::Closed && end.fate == Some(Fate::NotSent) {
@@ -201,13 +201,13 @@ impl Call {
         }
         // The session is closed at its HELLO if no server can be reached. The request waits behind
         // it.
-        if self.greeting == Greeting::Awaited && end.reason == EndReason::Closed {
-            return Some(Err(CallError::without_server()));
-        }
-        Some(Err(match self.written < self.request.len() {
-            true => CallError::unwritten(end),
-            false => CallError::of_end(end),
-        }))
+        let is_greeting = self.greeting == Greeting::Awaited && end.reason == EndReason::Closed;
+        Some(Err(
+            match is_greeting || self.written < self.request.len() {
+                true => CallError::unwritten(&session, end),
+                false => CallError::of_end(&session, end),
+            },
+        ))
     }
 
     /// Looks at the bytes that have come. Returns whether the reply is whole.

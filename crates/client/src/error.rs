@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use respool_driver::{CallerEnd, EndReason};
+use respool_driver::{CallerEnd, CallerSession, EndReason};
 use respool_engine::Fate;
 
 /// A call that failed.
@@ -33,34 +33,29 @@ impl CallError {
     }
 
     /// The error of a call that has ended without a reply.
-    pub(crate) fn of_end(end: CallerEnd) -> CallError {
+    pub(crate) fn of_end(session: &CallerSession, end: CallerEnd) -> CallError {
         let text = match end.reason {
-            EndReason::Withdrawn => "the caller has ended its wait before the reply",
-            reason => text_of(reason),
+            EndReason::Withdrawn => "the caller has ended its wait before the reply".into(),
+            _ => text_of(session, end),
         };
         // A reply that ends the session is whole, so a call without one has failed on the way.
         CallError::of_fate(end.fate.unwrap_or(Fate::Unknown), text)
     }
 
     /// The error of a session that has ended, for its requests without a reply.
-    pub(crate) fn of_session_end(end: CallerEnd) -> CallError {
+    pub(crate) fn of_session_end(session: &CallerSession, end: CallerEnd) -> CallError {
         // If each request has its reply, only a request that follows fails.
-        CallError::of_fate(end.fate.unwrap_or(Fate::NotSent), text_of(end.reason))
+        CallError::of_fate(end.fate.unwrap_or(Fate::NotSent), text_of(session, end))
     }
 
     /// The error of a request that the session did not take whole before its end.
-    pub(crate) fn unwritten(end: CallerEnd) -> CallError {
-        CallError::NotSent(text_of(end.reason).into())
-    }
-
-    /// The error of a request whose session could not greet a server.
-    pub(crate) fn without_server() -> CallError {
-        CallError::NotSent("no server can be reached".into())
+    pub(crate) fn unwritten(session: &CallerSession, end: CallerEnd) -> CallError {
+        CallError::NotSent(text_of(session, end))
     }
 
     /// The error for a request in the child of a fork.
     pub(crate) fn forked() -> CallError {
-        CallError::NotSent(text_of(EndReason::Forked).into())
+        CallError::NotSent(FORKED.into())
     }
 
     /// The error for a request without a command.
@@ -68,24 +63,30 @@ impl CallError {
         CallError::Invalid("a request has at least one argument, the command".into())
     }
 
-    fn of_fate(fate: Fate, text: &str) -> CallError {
+    fn of_fate(fate: Fate, text: String) -> CallError {
         match fate {
-            Fate::NotSent => CallError::NotSent(text.into()),
-            Fate::Unknown => CallError::Unknown(text.into()),
+            Fate::NotSent => CallError::NotSent(text),
+            Fate::Unknown => CallError::Unknown(text),
         }
     }
 }
 
-fn text_of(reason: EndReason) -> &'static str {
-    match reason {
+const FORKED: &str = "the process was forked: open another client in the child";
+
+fn text_of(session: &CallerSession, end: CallerEnd) -> String {
+    let text = match end.reason {
         EndReason::Withdrawn => "the caller has taken its requests back",
-        EndReason::Closed => "the session was closed; unless it was QUIT, a notice says why",
+        EndReason::Closed => match session.closed_for() {
+            Some(reason) => return format!("the session was closed: {reason}"),
+            None => "the session was closed",
+        },
         EndReason::SessionsMax => {
             "too many callers wait for a place among the sessions of sessions-max"
         }
         EndReason::WorkerEnded => "the client has ended",
-        EndReason::Forked => "the process was forked: open another client in the child",
-    }
+        EndReason::Forked => FORKED,
+    };
+    text.to_owned()
 }
 
 impl fmt::Display for CallError {

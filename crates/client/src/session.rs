@@ -121,7 +121,7 @@ impl OrderedSession {
         }
         self.read();
         match end {
-            Some(end) => Err(CallError::unwritten(end)),
+            Some(end) => Err(CallError::unwritten(&self.session, end)),
             None => Ok(false),
         }
     }
@@ -275,7 +275,7 @@ impl OrderedSession {
             // The end comes behind the last bytes, so it is asked for first.
             let end = self.session.end();
             if !self.read() {
-                return end.map(|end| Err(CallError::of_session_end(end)));
+                return end.map(|end| Err(CallError::of_session_end(&self.session, end)));
             }
         }
     }

@@ -194,7 +194,7 @@ impl SessionStream {
                 ));
             }
         }
-        Some(CallError::of_session_end(end))
+        Some(CallError::of_session_end(&self.session, end))
     }
 
     fn is_closed(&self) -> bool {

@@ -305,6 +305,21 @@ fn request_after_the_end_is_not_sent() {
         .expect("a call takes no session that has ended");
 }
 
+/// The error of a session that was closed for a rule names the rule.
+#[test]
+fn closed_session_says_why() {
+    let server = server();
+    let client = client_with(&server, |settings| settings.timeouts.session_idle_ms = 100);
+    let mut session = client.session();
+    session.call(&["PING"]).unwrap();
+    thread::sleep(Duration::from_millis(1_500));
+    let error = session.call(&["PING"]).unwrap_err();
+    let CallError::NotSent(text) = &error else {
+        panic!("{error:?}");
+    };
+    assert!(text.contains("session-idle-ms: idle for 100 ms"), "{text}");
+}
+
 /// A session that the server's rules have closed takes no more requests, and says so.
 #[test]
 fn session_is_over_after_quit() {

@@ -59,8 +59,7 @@ pub struct CallerEnd {
 pub enum EndReason {
     /// The caller has withdrawn its requests.
     Withdrawn,
-    /// The session was closed after its last reply (QUIT), for a rule or for a bound. A notice
-    /// tells the rule or the bound.
+    /// The session was closed after its last reply (QUIT), or as [`CallerSession::closed_for`] says.
     Closed,
     /// There are `sessions_max` sessions, and as many callers wait for a place among them as may.
     SessionsMax,
@@ -271,6 +270,8 @@ struct PipeState {
     /// The session of the engine, once it has begun.
     session: Option<SessionId>,
     end: Option<CallerEnd>,
+    /// The rule or bound for which the engine has closed the session.
+    closed_for: Option<Box<str>>,
 }
 
 /// A wish of a caller for the end of its session.
@@ -399,6 +400,14 @@ impl CallerSession {
             });
         }
         lock(&self.0.state).end
+    }
+
+    /// The rule, the bound or the failure for which the session was closed, if there is one.
+    pub fn closed_for(&self) -> Option<Box<str>> {
+        match self.is_forked() {
+            true => None,
+            false => lock(&self.0.state).closed_for.clone(),
+        }
     }
 
     /// Whether the worker is in another process: this one is a fork of it. Then no lock is taken.
@@ -868,7 +877,7 @@ impl Callers {
         // A session for a pool that has ended is closed at once, and the next one has its index.
         let former = self.sessions.get(id.index()).and_then(Option::as_ref);
         if let Some(former) = former.map(|entry| entry.id) {
-            self.close(former, false, sessions);
+            self.close(former, false, None, sessions);
         }
         if self.sessions.len() <= id.index() {
             self.sessions.resize_with(id.index() + 1, || None);
@@ -1026,7 +1035,13 @@ impl Callers {
     }
 
     /// The engine has closed a session. `has_replied`: each of its requests has its reply.
-    pub(crate) fn close(&mut self, id: SessionId, has_replied: bool, sessions: SessionCount<'_>) {
+    pub(crate) fn close(
+        &mut self,
+        id: SessionId,
+        has_replied: bool,
+        reason: Option<Box<str>>,
+        sessions: SessionCount<'_>,
+    ) {
         let Some(pipe) = self.remove(id, sessions) else {
             return;
         };
@@ -1036,6 +1051,7 @@ impl Callers {
             true => has_input.then_some(Fate::NotSent),
             false => Some(Fate::Unknown),
         };
+        state.closed_for = reason;
         let reason = EndReason::Closed;
         self.end(&mut state, CallerEnd { reason, fate });
     }

@@ -765,12 +765,12 @@ impl WorkerLoop {
         }
     }
 
-    fn close_session(&mut self, id: SessionId, after_output: bool) {
+    fn close_session(&mut self, id: SessionId, after_output: bool, reason: Option<Box<str>>) {
         let slot = self.sessions.get_mut(id.index());
         let Some(session) = slot.and_then(|slot| slot.take_if(|session| session.id == id)) else {
             if let Some(callers) = &mut self.callers {
                 let sessions = session_count(&self.shared, &self.settings);
-                callers.close(id, after_output, sessions);
+                callers.close(id, after_output, reason, sessions);
             }
             return;
         };
@@ -1467,7 +1467,8 @@ impl WorkerLoop {
             Action::CloseSession {
                 session,
                 after_output,
-            } => self.close_session(session, after_output),
+                reason,
+            } => self.close_session(session, after_output, reason),
             Action::ForgetPool(pool) => {
                 if let Some(transport) = self.transports.get_mut(usize::from(pool)) {
                     *transport = PoolTransport::Ended;

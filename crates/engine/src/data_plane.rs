@@ -1087,8 +1087,15 @@ impl DataPlane {
 
     /// Closes a session because it broke a rule or a bound.
     pub(crate) fn close_for(&mut self, id: SessionId, reason: String) {
+        self.close_told(id, false, reason);
+    }
+
+    /// Closes a session, and tells its client's side and the operator why. `after_output`: each of
+    /// its requests has its reply.
+    pub(crate) fn close_told(&mut self, id: SessionId, after_output: bool, reason: String) {
+        let told = reason.as_str().into();
         self.report_close(id, reason);
-        self.close(id, false);
+        self.close_as(id, after_output, Some(told));
     }
 
     /// Reports that a session is closed because it broke a rule or a bound.
@@ -1105,6 +1112,10 @@ impl DataPlane {
     /// Removes a session. Its late replies are dropped when they come. The engine releases the rest
     /// of its state later in the turn.
     pub(crate) fn close(&mut self, id: SessionId, after_output: bool) {
+        self.close_as(id, after_output, None);
+    }
+
+    fn close_as(&mut self, id: SessionId, after_output: bool, reason: Option<Box<str>>) {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };
@@ -1133,6 +1144,7 @@ impl DataPlane {
         self.turn.actions.push_back(Action::CloseSession {
             session: id,
             after_output,
+            reason,
         });
         let cleanup = Cleanup::Closed(id, Box::new(session));
         self.turn.cleanups.push_back(cleanup);

@@ -28,6 +28,8 @@ pub enum Action {
         session: SessionId,
         /// Whether the driver first writes the remaining output. Otherwise it cuts the client off.
         after_output: bool,
+        /// The rule or bound for which it is closed; `None`: its client or its last reply ends it.
+        reason: Option<Box<str>>,
     },
     /// Read the session's socket (true), or do not read it until the next such action (false).
     ReadSession(SessionId, bool),

@@ -388,9 +388,7 @@ impl DataPlane {
             over.then_some(id)
         };
         for id in self.sessions.iter().filter_map(idle).collect::<Vec<_>>() {
-            self.report_close(id, format!("session-idle-ms: idle for {idle_ms} ms"));
-            // Each of its requests has its reply.
-            self.close(id, true);
+            self.close_told(id, true, format!("session-idle-ms: idle for {idle_ms} ms"));
         }
     }
 }

@@ -300,6 +300,7 @@ fn paused_session_that_hangs_up_executes_nothing() {
     let close = Action::CloseSession {
         session: writer,
         after_output: true,
+        reason: None,
     };
     assert_eq!(group.workers[0].actions[1..], [close]);
     assert_eq!(group.sent(0), "");
@@ -361,6 +362,7 @@ fn end_in_a_pause_gives_up_a_large_request() {
     let close = Action::CloseSession {
         session: writer,
         after_output: true,
+        reason: None,
     };
     assert!(actions.contains(&close), "{actions:?}");
     assert!(actions.contains(&Action::CloseLink(link)), "{actions:?}");

@@ -762,6 +762,7 @@ impl Play {
                     Action::CloseSession {
                         session,
                         after_output,
+                        ..
                     } => {
                         self.world.slow.remove(&session);
                         let is_its = |client: &&mut Client| client.session == session;
