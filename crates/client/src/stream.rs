@@ -182,8 +182,8 @@ impl SessionStream {
         self.session.withdraw();
     }
 
-    /// The outcome of requests whose replies were not read, once the session has ended: `NotSent` if
-    /// none of them was executed, and `Unknown` otherwise.
+    /// The outcome of requests whose replies were not read, once the session has ended: `NotSent`
+    /// if none of them was executed, and `Unknown` otherwise.
     pub fn outcome(&self) -> Option<CallError> {
         let end = self.session.end()?;
         if let Ok(mut input) = self.input.try_lock() {

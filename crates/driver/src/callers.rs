@@ -59,7 +59,8 @@ pub struct CallerEnd {
 pub enum EndReason {
     /// The caller has withdrawn its requests.
     Withdrawn,
-    /// The session was closed after its last reply (QUIT), or as [`CallerSession::closed_for`] says.
+    /// The session was closed after its last reply (QUIT), or as [`CallerSession::closed_for`]
+    /// says.
     Closed,
     /// There are `sessions_max` sessions, and as many callers wait for a place among them as may.
     SessionsMax,

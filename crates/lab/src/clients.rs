@@ -15,12 +15,12 @@ use serde::{Deserialize, Serialize};
 use crate::cpu;
 use crate::figure::{self, quantile};
 use crate::table::{Table, heads};
-use peers::Peer;
+use peers::ClientLibrary;
 
 /// The requests of a case.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 #[serde(rename_all = "lowercase")]
-pub enum Verb {
+pub enum ClientVerb {
     /// GET of 64 bytes.
     Get,
     /// SET of 64 bytes.
@@ -33,22 +33,22 @@ pub enum Verb {
     Large,
 }
 
-impl Verb {
+impl ClientVerb {
     /// Its name on command lines and in files.
     pub fn name(self) -> &'static str {
         match self {
-            Verb::Get => "get",
-            Verb::Set => "set",
-            Verb::Mget => "mget",
-            Verb::Mset => "mset",
-            Verb::Large => "large",
+            ClientVerb::Get => "get",
+            ClientVerb::Set => "set",
+            ClientVerb::Mget => "mget",
+            ClientVerb::Mset => "mset",
+            ClientVerb::Large => "large",
         }
     }
 
     /// The bytes of a value.
     pub fn value_bytes(self) -> usize {
         match self {
-            Verb::Large => 16 << 10,
+            ClientVerb::Large => 16 << 10,
             _ => 64,
         }
     }
@@ -60,14 +60,14 @@ pub struct ClientCase {
     /// Threads or tasks, each with one request at a time.
     pub callers: usize,
     /// Their requests.
-    pub verb: Verb,
+    pub verb: ClientVerb,
     /// The measured time of a round, seconds.
     pub seconds: f64,
 }
 
 /// The line with which a peer ends.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct LoadResult {
+pub struct LoopResult {
     /// Answered requests.
     pub requests: u64,
     /// Requests that failed.
@@ -131,7 +131,7 @@ pub struct ClientsReport {
 /// # Errors
 /// It does not start, ends early, or a request of it fails. The text is its own.
 pub fn run_once(
-    peer: &Peer,
+    peer: &ClientLibrary,
     url: &str,
     case: ClientCase,
     server: u32,
@@ -151,10 +151,10 @@ pub fn run_once(
         cpu::read(pid).map_err(failed)?,
         cpu::read(server).map_err(failed)?,
     );
-    let result: LoadResult =
+    let result: LoopResult =
         serde_json::from_str(&line).map_err(|error| format!("{}: {error}: {line}", peer.name))?;
     if result.errors > 0 || result.requests == 0 {
-        let LoadResult {
+        let LoopResult {
             errors, requests, ..
         } = result;
         return Err(format!(
@@ -176,7 +176,7 @@ pub fn run_once(
 ///
 /// # Errors
 /// Its own words.
-pub fn probe(peer: &Peer) -> Result<(), String> {
+pub fn probe(peer: &ClientLibrary) -> Result<(), String> {
     let output = peer.probe().stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;
     match output.status.success() {
@@ -336,7 +336,7 @@ mod tests {
         };
         let case = ClientCase {
             callers: 1,
-            verb: Verb::Get,
+            verb: ClientVerb::Get,
             seconds: 1.0,
         };
         let slow = peer("slow", vec![round(10.0), round(1.0), round(100.0), None]);

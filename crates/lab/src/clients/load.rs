@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use respool_client::Client;
 use tokio::runtime::Builder;
 
-use super::LoadResult;
+use super::LoopResult;
 
 const KEYS: usize = 100;
 const WARM_UP: Duration = Duration::from_millis(500);
@@ -79,7 +79,7 @@ enum ThreadClient {
 
 impl ThreadClient {
     /// Sends a request. Returns whether it has a reply.
-    fn ask(&mut self, request: &Request) -> bool {
+    fn ask(&mut self, request: &LoadRequest) -> bool {
         match self {
             ThreadClient::RedisRs(connection) => {
                 request.command.query::<redis::Value>(connection).is_ok()
@@ -110,7 +110,7 @@ impl TaskClient {
         }
     }
 
-    async fn ask(&mut self, request: &Request) -> bool {
+    async fn ask(&mut self, request: &LoadRequest) -> bool {
         match self {
             TaskClient::RedisRs(connection) => {
                 let reply = request.command.query_async::<redis::Value>(connection);
@@ -123,19 +123,19 @@ impl TaskClient {
 
 /// A request in the forms that the libraries take.
 #[derive(Clone)]
-struct Request {
+struct LoadRequest {
     args: Vec<Vec<u8>>,
     command: redis::Cmd,
 }
 
-impl Request {
-    fn new(words: Vec<String>) -> Request {
+impl LoadRequest {
+    fn new(words: Vec<String>) -> LoadRequest {
         let args: Vec<Vec<u8>> = words.into_iter().map(String::into_bytes).collect();
         let mut command = redis::Cmd::new();
         for arg in &args {
             command.arg(arg);
         }
-        Request { args, command }
+        LoadRequest { args, command }
     }
 }
 
@@ -143,8 +143,8 @@ impl Request {
 #[derive(Clone)]
 struct Load {
     /// Writes the keys.
-    prepare: Request,
-    request: Request,
+    prepare: LoadRequest,
+    request: LoadRequest,
 }
 
 impl Load {
@@ -166,8 +166,8 @@ impl Load {
             verb => ("mset", verb),
         };
         Load {
-            prepare: Request::new(words(prepare)),
-            request: Request::new(words(request)),
+            prepare: LoadRequest::new(words(prepare)),
+            request: LoadRequest::new(words(request)),
         }
     }
 }
@@ -276,7 +276,7 @@ fn finish(asked: Vec<Asked>, took: Duration) -> Result<(), String> {
         let time = times.get(index.min(times.len().saturating_sub(1)));
         time.map_or(0.0, |time| f64::from(*time) / 1e3)
     };
-    let result = LoadResult {
+    let result = LoopResult {
         requests: times.len() as u64,
         errors,
         seconds: took.as_secs_f64(),

@@ -10,7 +10,7 @@ const PYTHON_LOOP: &str = include_str!("load.py");
 
 /// A client library, and its way of waiting.
 #[derive(Clone, Debug)]
-pub struct Peer {
+pub struct ClientLibrary {
     /// Its name in tables.
     pub name: &'static str,
     /// The name of the peer with which it is compared.
@@ -32,15 +32,15 @@ enum Program {
 ///
 /// # Errors
 /// The path of this program is unknown.
-pub fn all(python: &Path) -> Result<Vec<Peer>, String> {
+pub fn all(python: &Path) -> Result<Vec<ClientLibrary>, String> {
     let lab = std::env::current_exe().map_err(|error| format!("its own path: {error}"))?;
-    let rust = |name, base, word| Peer {
+    let rust = |name, base, word| ClientLibrary {
         name,
         base,
         word,
         program: Program::Lab(lab.clone()),
     };
-    let python = |name, base, word| Peer {
+    let python = |name, base, word| ClientLibrary {
         name,
         base,
         word,
@@ -69,7 +69,7 @@ pub fn all(python: &Path) -> Result<Vec<Peer>, String> {
     ])
 }
 
-impl Peer {
+impl ClientLibrary {
     /// Its process for a case.
     pub fn command(&self, url: &str, case: ClientCase) -> Command {
         let mut command = self.start();

@@ -8,8 +8,8 @@ use clap::Args;
 use respool_testkit::servers::ServerProcess;
 
 use super::{fail, read, say};
-use crate::clients::peers::{self, Peer};
-use crate::clients::{self, CaseResult, ClientCase, ClientsReport, PeerReport, Verb};
+use crate::clients::peers::{self, ClientLibrary};
+use crate::clients::{self, CaseResult, ClientCase, ClientVerb, ClientsReport, PeerReport};
 use crate::flags::positive;
 use crate::targets::ServerChoice;
 
@@ -32,8 +32,8 @@ struct ClientArgs {
     callers: Vec<u32>,
     /// The requests.
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum,
-          default_values_t = [Verb::Get, Verb::Set, Verb::Mget, Verb::Mset, Verb::Large])]
-    verbs: Vec<Verb>,
+          default_values_t = [ClientVerb::Get, ClientVerb::Set, ClientVerb::Mget, ClientVerb::Mset, ClientVerb::Large])]
+    verbs: Vec<ClientVerb>,
     /// Rounds.
     #[arg(long, value_name = "N", value_parser = positive::<u32>, default_value_t = 5)]
     rounds: u32,
@@ -57,10 +57,10 @@ struct ClientArgs {
 impl ClientArgs {
     fn cases(&self) -> Vec<ClientCase> {
         let (callers, verbs, seconds) = match self.quick {
-            true => (&[1, 50][..], &[Verb::Get][..], 0.3),
+            true => (&[1, 50][..], &[ClientVerb::Get][..], 0.3),
             false => (&self.callers[..], &self.verbs[..], self.seconds),
         };
-        let of_verb = |verb: &Verb| {
+        let of_verb = |verb: &ClientVerb| {
             let verb = *verb;
             callers.iter().map(move |callers| ClientCase {
                 callers: *callers as usize,
@@ -141,7 +141,7 @@ fn measure(given: &ClientArgs) -> Result<ClientsReport, String> {
     Ok(report)
 }
 
-fn empty(peer: &Peer) -> PeerReport {
+fn empty(peer: &ClientLibrary) -> PeerReport {
     PeerReport {
         peer: peer.name.to_owned(),
         base: peer.base.to_owned(),
@@ -150,9 +150,9 @@ fn empty(peer: &Peer) -> PeerReport {
 }
 
 /// The libraries that can run here. The report names the others.
-fn installed(given: &ClientArgs, report: &mut ClientsReport) -> Result<Vec<Peer>, String> {
+fn installed(given: &ClientArgs, report: &mut ClientsReport) -> Result<Vec<ClientLibrary>, String> {
     let mut peers = peers::all(&given.python)?;
-    let is_named = |peer: &Peer| given.only.iter().any(|word| peer.name.contains(word));
+    let is_named = |peer: &ClientLibrary| given.only.iter().any(|word| peer.name.contains(word));
     peers.retain(|peer| given.only.is_empty() || is_named(peer));
     peers.retain(|peer| match clients::probe(peer) {
         Ok(()) => true,
