@@ -1,6 +1,7 @@
 package io.respool;
 
 import org.apache.commons.pool2.PooledObject;
+import org.apache.commons.pool2.impl.DefaultPooledObject;
 import org.apache.commons.pool2.impl.GenericObjectPoolConfig;
 import redis.clients.jedis.ClientSetInfoConfig;
 import redis.clients.jedis.Connection;
@@ -17,8 +18,18 @@ final class Connections extends ConnectionFactory {
   /** Connections that are kept for the next pipeline. */
   private static final int IDLE_MAX = 64;
 
+  private final JedisSocketFactory sockets;
+  private final JedisClientConfig config;
+
   private Connections(JedisSocketFactory sockets, JedisClientConfig config) {
     super(sockets, config);
+    this.sockets = sockets;
+    this.config = config;
+  }
+
+  @Override
+  public PooledObject<Connection> makeObject() {
+    return new DefaultPooledObject<>(new SessionConnection(sockets, config));
   }
 
   static PooledConnectionProvider provider(JedisSocketFactory sockets, JedisClientConfig config) {

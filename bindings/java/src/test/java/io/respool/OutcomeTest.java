@@ -15,6 +15,7 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import redis.clients.jedis.AbstractTransaction;
 import redis.clients.jedis.CommandObjects;
 import redis.clients.jedis.Pipeline;
 import redis.clients.jedis.Protocol;
@@ -123,6 +124,25 @@ class OutcomeTest {
       thread.interrupt();
       assertEquals(UnknownOutcomeException.class, ended.get(10, TimeUnit.SECONDS).getClass());
       server.goOn();
+    }
+  }
+
+  /** A transaction has one outcome, and its exception tells it. */
+  @Test
+  void transactionTellsItsOutcome() throws Exception {
+    try (RedisClient jedis =
+        Respool.options().set("request-timeout-ms", "300ms").jedis(server.url())) {
+      jedis.set("n", "0");
+      AbstractTransaction transaction = jedis.multi();
+      transaction.incr("n");
+      server.freeze();
+      assertThrows(UnknownOutcomeException.class, transaction::exec);
+      server.goOn();
+      // An error of the server stays one of Jedis.
+      AbstractTransaction refused = jedis.multi();
+      refused.sendCommand(Protocol.Command.INCR, "n", "too", "many");
+      JedisDataException error = assertThrows(JedisDataException.class, refused::exec);
+      assertTrue(error.getMessage().startsWith("EXECABORT"), error.getMessage());
     }
   }
 
