@@ -204,8 +204,9 @@ client-histories: ready-test ## Check the client as `make histories` checks the 
 	$(TARGET)/release/respool-lab differ --respool $(TARGET)/release/respool-client-bridge --cases 100 --refusals --patience 15
 
 .PHONY: lab-smoke
-lab-smoke: programs ## Run the smallest experiment and check its files
+lab-smoke: programs python-library ## Run the smallest experiments: the files of one, and all client libraries that are installed
 	$(VENV)/bin/python -B tests/lab_smoke.py $(TARGET)/quick/respool-lab
+	$(TARGET)/quick/respool-lab client --quick --python $(VENV)/bin/python
 
 # --- prepare the machine ---
 

@@ -9,14 +9,14 @@
 //! | `Codec` | how values become bytes and bytes become values |
 //! | `LoopCalls` | the calls of one event loop |
 //! | `Stream` | a session as a stream of bytes |
-//! | `Bell` | tells an event loop which streams have bytes |
+//! | `ReadyStreams` | tells an event loop which streams have bytes |
 
-mod bell;
 mod client;
 mod codec;
 mod errors;
 mod fork;
 mod loop_calls;
+mod ready_streams;
 mod reply;
 mod stream;
 
@@ -26,8 +26,6 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _respool {
     #[pymodule_export]
-    use crate::bell::PythonBell;
-    #[pymodule_export]
     use crate::client::PythonClient;
     #[pymodule_export]
     use crate::codec::PythonCodec;
@@ -35,6 +33,8 @@ mod _respool {
     use crate::fork::{forked, leaving};
     #[pymodule_export]
     use crate::loop_calls::PythonLoopCalls;
+    #[pymodule_export]
+    use crate::ready_streams::PythonReadyStreams;
     #[pymodule_export]
     use crate::stream::PythonStream;
 }

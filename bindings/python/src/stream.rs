@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use respool_client::SessionStream;
 
-use crate::bell::{PythonBell, Rope};
 use crate::client::{PythonClient, seconds};
 use crate::errors;
 use crate::fork::{self, OfProcess};
+use crate::ready_streams::{PythonReadyStreams, ReadyList};
 
 /// How long a read or a write waits before it looks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);
@@ -91,16 +91,16 @@ impl PythonStream {
         Ok(PyBytes::new(py, &buffer[..read]))
     }
 
-    /// Reads what is there for a task. `None`: nothing, and the bell will ring for this stream.
+    /// Reads what is there for a task. `None`: nothing; the stream is listed in `ready` when there is something.
     fn poll_read<'py>(
         &self,
         py: Python<'py>,
         count: usize,
-        bell: &PythonBell,
+        ready: &PythonReadyStreams,
         number: u64,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let stream = self.stream()?;
-        let waker = Waker::from(Arc::new(StreamWaker(bell.rope(), number)));
+        let waker = Waker::from(Arc::new(StreamWaker(ready.list(), number)));
         let mut buffer = vec![0; count.min(READ_BYTES_MAX)];
         match stream.poll_read(&mut Context::from_waker(&waker), &mut buffer) {
             Poll::Ready(read) => Ok(Some(PyBytes::new(py, &buffer[..read]))),
@@ -108,16 +108,16 @@ impl PythonStream {
         }
     }
 
-    /// Rings the bell when a read would not block; at once, if it would not now.
-    fn watch(&self, bell: &PythonBell, number: u64) -> PyResult<()> {
+    /// Has the stream listed in `ready` when a read would not block, which may be at once.
+    fn watch(&self, ready: &PythonReadyStreams, number: u64) -> PyResult<()> {
         let stream = self.stream()?;
-        let waker = Waker::from(Arc::new(StreamWaker(bell.rope(), number)));
+        let waker = Waker::from(Arc::new(StreamWaker(ready.list(), number)));
         // A read of no byte takes none.
         if stream
             .poll_read(&mut Context::from_waker(&waker), &mut [])
             .is_ready()
         {
-            bell.rope().pull(number);
+            ready.list().add(number);
         }
         Ok(())
     }
@@ -183,8 +183,8 @@ impl PythonStream {
     }
 }
 
-/// Rings the bell for a stream.
-struct StreamWaker(Arc<Rope>, u64);
+/// Lists a stream as ready.
+struct StreamWaker(Arc<ReadyList>, u64);
 
 impl Wake for StreamWaker {
     fn wake(self: Arc<Self>) {
@@ -192,7 +192,7 @@ impl Wake for StreamWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.0.pull(self.1);
+        self.0.add(self.1);
     }
 }
 

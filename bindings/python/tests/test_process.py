@@ -20,7 +20,9 @@ client = respool.Redis(port=int(sys.argv[1]))
 
 class Process(WithServer):
     def run_code(self, code, **options):
-        return run_program(START + code, self.server.port, **options)
+        # A shell may have told its children to ignore Ctrl-C.
+        start = START + "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        return run_program(start + code, self.server.port, **options)
 
     def test_child_opens_a_client_of_its_own(self):
         """A child of a fork asks by a client of its own, while its parent goes on."""
@@ -103,9 +105,7 @@ os.wait()
             "listener.parse_response(block=True)",
         )
         for wait in waits:
-            # A shell may have told its children to ignore the signal.
             code = f"""
-signal.signal(signal.SIGINT, signal.default_int_handler)
 listener = client.pubsub(); listener.subscribe("channel"); listener.get_message(timeout=1)
 client.ping()
 print("ready", flush=True)

@@ -19,7 +19,7 @@ from respool._connection import (
     OF_POOL,
     PoolArguments,
     SessionState,
-    Truth,
+    OutcomeRetry,
     connection_arguments,
     host_error,
     parameters,
@@ -36,8 +36,8 @@ WRITE_BYTES_MAX = 64 << 10
 READ_BYTES_MAX = 64 << 10
 
 
-class AsyncTruth(Truth, Retry):
-    """As `Truth`, for tasks."""
+class AsyncOutcomeRetry(OutcomeRetry, Retry):
+    """As `OutcomeRetry`, for tasks."""
 
     async def call_with_retry(self, do, fail, is_retryable=None, with_failure_count=False):
         self._backoff.reset()
@@ -74,20 +74,20 @@ class LoopEntry:
         self.loop_of = loop_of
         self.calls = _respool.LoopCalls(core.native, arm)
         calls_of = weakref.ref(self.calls)
-        self.bell = _respool.Bell()
+        self.ready = _respool.ReadyStreams()
         # The connections keep their streams. Those in the pool of redis-py keep their loop, too.
         self.streams = weakref.WeakValueDictionary()
         self.next_number = 0
         loop.add_reader(self.calls.fileno(), self.calls.drain)
-        loop.add_reader(self.bell.fileno(), self._rung)
+        loop.add_reader(self.ready.fileno(), self._take_ready)
 
     def add_stream(self, stream):
         self.next_number += 1
         self.streams[self.next_number] = stream
         return self.next_number
 
-    def _rung(self):
-        for number in self.bell.take():
+    def _take_ready(self):
+        for number in self.ready.take():
             stream = self.streams.get(number)
             if stream is not None:
                 stream.pump()
@@ -99,7 +99,7 @@ class LoopEntry:
             return
         try:
             loop.remove_reader(self.calls.fileno())
-            loop.remove_reader(self.bell.fileno())
+            loop.remove_reader(self.ready.fileno())
         except (OSError, RuntimeError, ValueError):
             pass
 
@@ -131,7 +131,7 @@ class StreamTransport:
     def pump(self):
         """Moves the bytes that are there to the reader."""
         while not self.has_ended and (self.is_writing or not self.is_paused):
-            data = self.stream.poll_read(READ_BYTES_MAX, self.entry.bell, self.number)
+            data = self.stream.poll_read(READ_BYTES_MAX, self.entry.ready, self.number)
             if data is None:
                 return
             if data:
@@ -229,7 +229,7 @@ class Connection(SessionState, redis.asyncio.connection.AbstractConnection):
         for name in ("retry_on_timeout", "retry_on_error"):
             arguments.pop(name, None)
         super().__init__(**arguments)
-        self.retry = AsyncTruth.of(kwargs)
+        self.retry = AsyncOutcomeRetry.of(kwargs)
 
     def repr_pieces(self):
         pieces = [("server", self._where), ("db", self.db)]
@@ -326,7 +326,7 @@ class ConnectionPool(PoolArguments, redis.asyncio.ConnectionPool):
         kwargs = self._take_arguments(kwargs)
         if "maint_notifications_config" not in parameters(PLAIN_POOL_INIT):
             kwargs.pop("maint_notifications_config", None)
-        self.retry_of_calls = AsyncTruth.of(kwargs)
+        self.retry_of_calls = AsyncOutcomeRetry.of(kwargs)
         arguments = {name: value for name, value in kwargs.items() if name not in OF_POOL}
         arguments.pop("maint_notifications_config", None)
         connection_arguments(redis.asyncio.connection.AbstractConnection.__init__, arguments)
@@ -338,7 +338,7 @@ class ConnectionPool(PoolArguments, redis.asyncio.ConnectionPool):
         return await super().get_connection(*args, **kwargs)
 
     def set_retry(self, retry):
-        self.retry_of_calls = AsyncTruth(retry)
+        self.retry_of_calls = AsyncOutcomeRetry(retry)
         super().set_retry(self.retry_of_calls)
 
     async def disconnect(self, inuse_connections=True):

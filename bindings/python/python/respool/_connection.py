@@ -20,7 +20,7 @@ from respool._errors import FateReply, NotSent, SessionEnded, Unknown, fate_pars
 END_SECONDS = 1.0
 
 
-class Truth(Retry):
+class OutcomeRetry(Retry):
     """A retry of redis-py that repeats nothing that may have been executed.
 
     Without a retry of the user it only opens a new session in place of one that has ended: respool
@@ -80,7 +80,7 @@ class StreamSocket:
         # Whether a reply has come behind that, so a request was executed.
         self.replied_late = False
         # Its descriptor is readable while the stream is, for programs that poll it.
-        self.bell = None
+        self.ready = None
 
     def settimeout(self, timeout):
         self.timeout = timeout
@@ -104,7 +104,7 @@ class StreamSocket:
             self.timed_out = True
             raise
         finally:
-            if self.bell is not None:
+            if self.ready is not None:
                 self._watch()
 
     def recv_into(self, buffer, count=0, flags=0):
@@ -118,7 +118,7 @@ class StreamSocket:
             return self.stream.wait_readable(timeout)
         finally:
             # Another wait ends the watch.
-            if self.bell is not None:
+            if self.ready is not None:
                 self._watch()
 
     def shutdown(self, how):
@@ -136,14 +136,14 @@ class StreamSocket:
         self.stream.close()
 
     def fileno(self):
-        if self.bell is None:
-            self.bell = _respool.Bell()
+        if self.ready is None:
+            self.ready = _respool.ReadyStreams()
             self._watch()
-        return self.bell.fileno()
+        return self.ready.fileno()
 
     def _watch(self):
-        self.bell.take()
-        self.stream.watch(self.bell, 0)
+        self.ready.take()
+        self.stream.watch(self.ready, 0)
 
     def outcome(self):
         """The exception for requests without a reply, if the session has ended."""
@@ -260,7 +260,7 @@ class Connection(SessionState, redis.connection.AbstractConnection):
         for name in ("retry_on_timeout", "retry_on_error"):
             arguments.pop(name, None)
         super().__init__(**arguments)
-        self.retry = Truth.of(kwargs)
+        self.retry = OutcomeRetry.of(kwargs)
 
     def repr_pieces(self):
         pieces = [("server", self._where), ("db", self.db)]
@@ -362,7 +362,7 @@ class PoolArguments:
         without_maintenance(kwargs)
         self.core = kwargs.get("respool_core") or core_of(kwargs)
         kwargs["respool_core"] = self.core
-        self.retry_of_calls = Truth.of(kwargs)
+        self.retry_of_calls = OutcomeRetry.of(kwargs)
         return kwargs
 
     # redis-py leaves these out of its text of a pool.
@@ -404,7 +404,7 @@ class ConnectionPool(PoolArguments, redis.ConnectionPool):
         return super().get_connection(*args, **kwargs)
 
     def set_retry(self, retry):
-        self.retry_of_calls = Truth(retry)
+        self.retry_of_calls = OutcomeRetry(retry)
         super().set_retry(self.retry_of_calls)
 
     def disconnect(self, inuse_connections=True):

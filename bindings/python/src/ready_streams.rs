@@ -8,25 +8,25 @@ use pyo3::prelude::*;
 use rustix::event::{EventfdFlags, eventfd};
 
 /// The streams of an event loop that have bytes.
-#[pyclass(frozen, name = "Bell", module = "respool._respool")]
-pub(crate) struct PythonBell(Arc<Rope>);
+#[pyclass(frozen, name = "ReadyStreams", module = "respool._respool")]
+pub(crate) struct PythonReadyStreams(Arc<ReadyList>);
 
-/// What the wakers of streams pull.
+/// The list to which the wakers of streams add.
 #[derive(Debug)]
-pub(crate) struct Rope {
+pub(crate) struct ReadyList {
     numbers: Mutex<Vec<u64>>,
     /// Readable while there are numbers.
     event: OwnedFd,
 }
 
 #[pymethods]
-impl PythonBell {
+impl PythonReadyStreams {
     #[new]
-    fn new() -> PyResult<PythonBell> {
+    fn new() -> PyResult<PythonReadyStreams> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let event = event.map_err(|error| PyOSError::new_err(error.to_string()))?;
         let numbers = Mutex::default();
-        Ok(PythonBell(Arc::new(Rope { numbers, event })))
+        Ok(PythonReadyStreams(Arc::new(ReadyList { numbers, event })))
     }
 
     /// The descriptor that is readable while there are streams to look at.
@@ -36,21 +36,21 @@ impl PythonBell {
 
     /// Takes the numbers of the streams that have bytes.
     fn take(&self) -> Vec<u64> {
-        // The event is cleared first: a stream that rings behind this sets it again.
+        // The event is cleared first: a stream that is listed behind this sets it again.
         let _ = rustix::io::read(&self.0.event, &mut [0; 8]);
         std::mem::take(&mut *self.0.lock())
     }
 }
 
-impl PythonBell {
-    pub(crate) fn rope(&self) -> Arc<Rope> {
+impl PythonReadyStreams {
+    pub(crate) fn list(&self) -> Arc<ReadyList> {
         self.0.clone()
     }
 }
 
-impl Rope {
-    /// Rings for the stream with this number.
-    pub(crate) fn pull(&self, number: u64) {
+impl ReadyList {
+    /// Lists the stream with this number.
+    pub(crate) fn add(&self, number: u64) {
         let mut numbers = self.lock();
         numbers.push(number);
         let is_first = numbers.len() == 1;
