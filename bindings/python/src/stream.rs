@@ -91,7 +91,8 @@ impl PythonStream {
         Ok(PyBytes::new(py, &buffer[..read]))
     }
 
-    /// Reads what is there for a task. `None`: nothing; the stream is listed in `ready` when there is something.
+    /// Reads what is there for a task. `None`: nothing; the stream is listed in `ready` when there
+    /// is something.
     fn poll_read<'py>(
         &self,
         py: Python<'py>,
