@@ -202,7 +202,7 @@ class StreamTransport:
 
     async def take_back(self):
         """Takes requests back that have not left. Returns the exception that tells their fate."""
-        # A reply that nobody has taken yet: its request was executed.
+        # A reply that no reader has taken yet: its request was executed.
         replied_late = bool(self.reader._buffer)
         self.stream.withdraw()
         end = time.monotonic() + END_SECONDS

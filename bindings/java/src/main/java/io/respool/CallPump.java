@@ -187,7 +187,7 @@ final class CallPump {
         Thread thread = Thread.currentThread();
         thread.getUncaughtExceptionHandler().uncaughtException(thread, e);
       } catch (Throwable ignored) {
-        // There is nobody else to tell.
+        // There is no other handler to tell.
       }
     }
   }
