@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::{PyBrokenPipeError, PyOSError, PyTimeoutError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use respool_client::SessionStream;
+use respool_client::{ReadyList, SessionStream};
 
 use crate::client::{PythonClient, seconds};
 use crate::errors;
 use crate::fork::{self, OfProcess};
-use crate::ready_streams::{PythonReadyStreams, ReadyList};
+use crate::ready_streams::PythonReadyStreams;
 
 /// How long a read or a write waits before it looks for signals.
 const SIGNAL_INTERVAL: Duration = Duration::from_millis(100);

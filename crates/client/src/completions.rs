@@ -8,16 +8,17 @@
 use std::collections::HashMap;
 use std::future::Future;
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 
 use crate::call::{Call, PendingCall};
+use crate::ready::ReadyList;
 use crate::{CallError, Client};
 
 /// Calls that are under way at the same time: see [`Client::completions`].
@@ -30,7 +31,8 @@ use crate::{CallError, Client};
 pub struct Completions {
     client: Client,
     calls: Mutex<CallTable>,
-    woken: Arc<WokenSlots>,
+    /// The slots to look at.
+    woken: Arc<ReadyList>,
 }
 
 #[derive(Default)]
@@ -49,16 +51,9 @@ struct CallSlot {
     waker: Waker,
 }
 
-/// The slots to look at.
-struct WokenSlots {
-    slots: Mutex<Vec<usize>>,
-    /// Readable while there are woken slots.
-    event: OwnedFd,
-}
-
 struct SlotWaker {
     slot: usize,
-    woken: Arc<WokenSlots>,
+    woken: Arc<ReadyList>,
 }
 
 impl Wake for SlotWaker {
@@ -67,38 +62,16 @@ impl Wake for SlotWaker {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.woken.add(self.slot);
-    }
-}
-
-impl WokenSlots {
-    fn add(&self, slot: usize) {
-        let mut slots = lock(&self.slots);
-        slots.push(slot);
-        let is_first = slots.len() == 1;
-        drop(slots);
-        if is_first {
-            // It fails only at a count that is never reached, and then the event is readable.
-            let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
-        }
-    }
-
-    /// The slots that were woken since the last time.
-    fn take(&self) -> Vec<usize> {
-        // The event is cleared first: a slot that is woken behind this sets it again.
-        let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        std::mem::take(&mut *lock(&self.slots))
+        self.woken.add(self.slot as u64);
     }
 }
 
 impl Completions {
     pub(crate) fn new(client: Client) -> io::Result<Completions> {
-        let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let slots = Mutex::default();
         Ok(Completions {
             client,
             calls: Mutex::default(),
-            woken: Arc::new(WokenSlots { slots, event }),
+            woken: Arc::new(ReadyList::new()?),
         })
     }
 
@@ -140,7 +113,7 @@ impl Completions {
         let is_ready = calls.slots[slot].watch();
         drop(calls);
         if is_ready {
-            self.woken.add(slot);
+            self.woken.add(slot as u64);
         }
         Ok(())
     }
@@ -160,6 +133,7 @@ impl Completions {
         let woken = self.woken.take();
         let mut calls = lock(&self.calls);
         for index in woken {
+            let index = index as usize;
             let slot = &mut calls.slots[index];
             if let Some(outcome) = slot.take() {
                 let token = slot.token;
@@ -177,7 +151,7 @@ impl Completions {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
             // A time beyond the range of the kernel is none.
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-            let mut events = [PollFd::new(&self.woken.event, PollFlags::IN)];
+            let mut events = [PollFd::new(&*self.woken, PollFlags::IN)];
             match poll(&mut events, timeout.as_ref()) {
                 Ok(0) => return false,
                 Err(Errno::INTR) => {}
@@ -201,7 +175,7 @@ impl Completions {
 /// The descriptor is readable while there may be outcomes to take. [`Completions::take`] clears it.
 impl AsFd for Completions {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.woken.event.as_fd()
+        self.woken.as_fd()
     }
 }
 
@@ -228,7 +202,7 @@ impl CallSlot {
 
 impl CallTable {
     /// Puts a call into a slot.
-    fn put(&mut self, token: u64, call: PendingCall, woken: &Arc<WokenSlots>) -> usize {
+    fn put(&mut self, token: u64, call: PendingCall, woken: &Arc<ReadyList>) -> usize {
         let slot = self.free.pop().unwrap_or_else(|| {
             let slot = self.slots.len();
             let woken = woken.clone();

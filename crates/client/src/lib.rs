@@ -45,6 +45,7 @@ mod error;
 #[cfg(feature = "tokio")]
 mod on_tokio;
 mod open;
+mod ready;
 #[cfg(feature = "redis")]
 mod redis_rs;
 mod session;
@@ -64,6 +65,7 @@ pub use call::PendingCall;
 pub use completions::Completions;
 pub use error::CallError;
 pub use open::{ClientOptions, OpenError};
+pub use ready::ReadyList;
 #[cfg(feature = "redis")]
 pub use redis_rs::{AsyncRedisConnection, RedisConnection, call_error};
 pub use session::OrderedSession;
