@@ -10,7 +10,7 @@ use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::Instant;
 
@@ -19,7 +19,7 @@ use rustix::io::Errno;
 
 use crate::call::{Call, PendingCall};
 use crate::ready::ReadyList;
-use crate::{CallError, Client};
+use crate::{CallError, Client, lock};
 
 /// Calls that are under way at the same time: see [`Client::completions`].
 ///
@@ -218,8 +218,4 @@ impl CallTable {
         self.by_token.insert(token, slot);
         slot
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -53,7 +53,7 @@ mod sessions;
 mod stream;
 
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use respool_config::passwords::Rereader;
@@ -380,6 +380,11 @@ impl LimitedClient {
         let sessions = self.client.sessions();
         Call::begin(sessions, args)?.wait(sessions, deadline_in(self.limit))
     }
+}
+
+/// Locks a mutex. A thread that panicked while it held the lock is no reason to end another one.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The end of a limit from now on. A limit beyond the range of the clock is none.

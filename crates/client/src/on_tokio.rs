@@ -7,7 +7,7 @@
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::Instant;
 
@@ -16,17 +16,19 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::Handle;
 
+use crate::lock;
+
 /// The time at which the task ends, once the last client is gone.
 #[derive(Clone, Default)]
 pub(crate) struct TaskEnd(Arc<Mutex<Option<Instant>>>);
 
 impl TaskEnd {
     pub(crate) fn set(&self, at: Instant) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(at);
+        *lock(&self.0) = Some(at);
     }
 
     fn has_come(&self) -> bool {
-        let at = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let at = *lock(&self.0);
         at.is_some_and(|at| Instant::now() >= at)
     }
 }

@@ -2,9 +2,11 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use rustix::event::{EventfdFlags, eventfd};
+
+use crate::lock;
 
 /// Numbers of calls or streams with something to take. Wakers add to it from any thread, and one
 /// thread takes all. Its descriptor is readable while there are numbers.
@@ -27,7 +29,7 @@ impl ReadyList {
 
     /// Adds a number. It may be there already.
     pub fn add(&self, number: u64) {
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = lock(&self.numbers);
         numbers.push(number);
         let is_first = numbers.len() == 1;
         drop(numbers);
@@ -41,7 +43,7 @@ impl ReadyList {
     pub fn take(&self) -> Vec<u64> {
         // The event is cleared first: a number that is added behind this sets it again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
-        std::mem::take(&mut *self.numbers.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.numbers))
     }
 }
 

@@ -1,8 +1,10 @@
 //! The sessions of a client: each call has one for itself while it lasts.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use respool_driver::{CallerSession, CallerSessions};
+
+use crate::lock;
 
 /// Opens sessions, and keeps those that no call uses. There are as many as calls at the same time,
 /// at most `sessions-max`.
@@ -33,7 +35,7 @@ impl Sessions {
             return (self.open(), false);
         }
         loop {
-            let unused = self.lock().pop();
+            let unused = lock(&self.unused).pop();
             match unused {
                 Some(session) if session.take_up() => return (session, true),
                 // A rule has ended it meanwhile, such as that for idle sessions.
@@ -70,17 +72,13 @@ impl Sessions {
     /// its replies have been read, and it is as it was when it was taken.
     pub(crate) fn give_back(&self, session: CallerSession) {
         if session.lay_down() {
-            self.lock().push(session);
+            lock(&self.unused).push(session);
         }
     }
 
     /// Drops all sessions that no call uses.
     pub(crate) fn clear(&self) {
-        let unused = std::mem::take(&mut *self.lock());
+        let unused = std::mem::take(&mut *lock(&self.unused));
         drop(unused);
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<CallerSession>> {
-        self.unused.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

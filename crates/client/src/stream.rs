@@ -2,15 +2,15 @@
 
 use std::io::{self, ErrorKind};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, TryLockError};
 use std::task::{Context, Poll};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_driver::CallerSession;
 
-use crate::Core;
 use crate::error::CallError;
+use crate::{Core, lock};
 
 /// The most bytes of replies that a writer without room keeps for the reader.
 const KEPT_BYTES_MAX: usize = 512 << 20;
@@ -22,9 +22,9 @@ const IDLE_BYTES_MAX: usize = 16 << 10;
 /// A session as a stream of bytes in the protocol of Redis: see
 /// [`Client::stream`](crate::Client::stream).
 ///
-/// It is to a client library what a socket is. The library chooses the protocol by HELLO, sends
-/// requests, and reads replies and messages. The session is in the database of the URL, and its
-/// server has authenticated the client.
+/// It takes the place of a client library's socket. The library chooses the protocol by HELLO,
+/// sends requests, and reads replies and messages. The session is in the database of the URL, and
+/// its server has authenticated the client.
 ///
 /// One thread may write while another reads. A second reader waits for the first.
 ///
@@ -72,7 +72,7 @@ impl SessionStream {
     }
 
     /// As [`SessionStream::write_all`], for a caller that looks at something else from time to
-    /// time: it writes what finds room, at least one byte. Returns the number of bytes.
+    /// time: it writes the bytes that find room, at least one. Returns the number of bytes.
     ///
     /// # Errors
     /// See [`SessionStream::write_all`]. At `TimedOut` nothing was written.
@@ -226,8 +226,4 @@ impl Input {
     fn unread(&self) -> &[u8] {
         &self.bytes[self.at..]
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
