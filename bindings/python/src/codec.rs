@@ -34,7 +34,7 @@ impl PythonCodec {
     }
 }
 
-/// What is special about a command.
+/// The special treatment of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Handling {
     /// Nothing: it is a call.

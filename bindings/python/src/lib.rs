@@ -3,7 +3,7 @@
 //! The Python half (`python/respool`) has the classes of redis-py. This half encodes requests,
 //! calls the client without the lock of the interpreter, and turns replies into Python objects.
 //!
-//! | class | what it is |
+//! | class | purpose |
 //! |---|---|
 //! | `Client` | a client that opens at its first call, and again after a fork |
 //! | `Codec` | how values become bytes and bytes become values |

@@ -91,8 +91,8 @@ impl PythonStream {
         Ok(PyBytes::new(py, &buffer[..read]))
     }
 
-    /// Reads what is there for a task. `None`: nothing; the stream is listed in `ready` when there
-    /// is something.
+    /// Reads the bytes that have come, for a task. `None`: nothing; the stream is listed in `ready`
+    /// when there is something.
     fn poll_read<'py>(
         &self,
         py: Python<'py>,

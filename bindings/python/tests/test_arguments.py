@@ -12,7 +12,7 @@ from support import Server, WithServer, free_port, make_certificate
 
 
 class Url(unittest.TestCase):
-    """What respool is told; no server is asked."""
+    """The arguments that respool gets; no server is asked."""
 
     def url_of(self, client):
         core = client.connection_pool.core

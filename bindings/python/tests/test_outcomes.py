@@ -111,7 +111,7 @@ class Outcomes(unittest.TestCase):
                 pipeline.execute()
             self.server.thaw()
             self.assertIsInstance(caught.exception, respool.Unknown)
-            # What has left is executed once.
+            # A request that has left is executed once.
             time.sleep(0.3)
             self.assertIn(self.client.get("count"), (None, b"1"))
 

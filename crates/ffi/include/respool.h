@@ -50,7 +50,7 @@ typedef struct respool_client respool_client;
 typedef struct respool_completions respool_completions;
 
 /*
- A session as a stream of bytes in the protocol of Redis: what a socket is to a client library.
+ A session as a stream of bytes in the protocol of Redis, in place of a socket of a client library.
  One thread may write while another reads.
  */
 typedef struct respool_stream respool_stream;

@@ -28,7 +28,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// The most bytes of one read of a stream.
 const READ_BYTES_MAX: usize = 16 << 10;
 
-// --- what Java gives and takes ---
+// --- values that Java gives and takes ---
 
 /// The functions of the virtual machine for the thread that has called.
 #[derive(Clone, Copy)]

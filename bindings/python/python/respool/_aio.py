@@ -18,8 +18,10 @@ from respool._connection import (
     END_SECONDS,
     OF_POOL,
     PoolArguments,
-    SessionState,
     OutcomeRetry,
+    SessionState,
+    check_class,
+    check_pool,
     connection_arguments,
     host_error,
     parameters,
@@ -105,7 +107,7 @@ class LoopEntry:
 
 
 def entry_of(core, loop):
-    """What a loop has of a client."""
+    """The part of a client that belongs to one event loop."""
     entry = core.loops.get(loop)
     if entry is None:
         entry = core.loops[loop] = LoopEntry(core, loop)
@@ -144,7 +146,7 @@ class StreamTransport:
         self.has_ended = True
         self.entry.streams.pop(self.number, None)
 
-    # --- what a StreamReader asks of its transport ---
+    # --- the methods that a StreamReader calls on its transport ---
 
     def pause_reading(self):
         self.is_paused = True
@@ -155,7 +157,7 @@ class StreamTransport:
         if loop is not None:
             loop.call_soon(self.pump)
 
-    # --- what redis-py asks of its writer ---
+    # --- the methods that redis-py calls on its writer ---
 
     def write(self, data):
         self.unwritten.append(bytes(data))
@@ -175,7 +177,7 @@ class StreamTransport:
                 self.is_writing = False
 
     async def _write_rest(self, rest):
-        """Writes what finds no room now. The loop goes on meanwhile."""
+        """Writes the bytes that find no room now. The loop goes on meanwhile."""
         pause = 0.0
         while rest:
             self.pump()
@@ -299,7 +301,7 @@ class Connection(SessionState, redis.asyncio.connection.AbstractConnection):
 
 
 class Outcome:
-    """What `SessionState` asks of a socket."""
+    """The methods of a socket that `SessionState` calls."""
 
     def __init__(self, writer, known):
         self.writer, self.known = writer, known
@@ -318,11 +320,7 @@ class ConnectionPool(PoolArguments, redis.asyncio.ConnectionPool):
         return cls(**arguments_of_url(url, kwargs))
 
     def __init__(self, connection_class=Connection, max_connections=None, **kwargs):
-        if not (isinstance(connection_class, type) and issubclass(connection_class, Connection)):
-            raise TypeError(
-                "connection_class: it has to be a subclass of respool.asyncio.Connection; "
-                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
-            )
+        check_class(connection_class, Connection, "respool.asyncio.Connection")
         kwargs = self._take_arguments(kwargs)
         if "maint_notifications_config" not in parameters(PLAIN_POOL_INIT):
             kwargs.pop("maint_notifications_config", None)
@@ -366,14 +364,8 @@ class Redis(CallState, redis.asyncio.Redis):
         pool = kwargs.pop("connection_pool", None)
         if pool is None:
             pool = ConnectionPool(**with_server(kwargs))
-        elif not isinstance(pool, ConnectionPool):
-            raise TypeError(
-                "connection_pool: it has to be a respool.asyncio.ConnectionPool; "
-                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
-            )
-        elif kwargs.get("respool_options") or kwargs.get("respool_url"):
-            raise TypeError("respool_options: give them to the pool")
         else:
+            check_pool(pool, ConnectionPool, "respool.asyncio.ConnectionPool", kwargs)
             owns = False
         super().__init__(connection_pool=pool, **of_client)
         self.auto_close_connection_pool = owns

@@ -8,7 +8,7 @@ import redis.client
 from redis.client import EMPTY_RESPONSE, NEVER_DECODE
 
 from respool import _respool
-from respool._connection import ConnectionPool
+from respool._connection import ConnectionPool, check_pool
 from respool._errors import FateReply
 
 PLAIN_INIT = redis.Redis.__init__
@@ -31,7 +31,7 @@ LASTING = {
 
 
 def words_of(args):
-    """The first two words of a command, in upper case: its name, and what may be its subcommand."""
+    """The first two words of a command, in upper case: its name, and perhaps its subcommand."""
     words = []
     for arg in args[:2]:
         text = arg.decode(errors="replace") if isinstance(arg, bytes) else str(arg)
@@ -46,7 +46,7 @@ def lasts(args):
 
 
 class CallState:
-    """What clients of both kinds need for calls."""
+    """The state of calls in clients of both kinds."""
 
     def _prepare_calls(self):
         kwargs = self.connection_pool.connection_kwargs
@@ -122,13 +122,8 @@ class Redis(CallState, redis.Redis):
         owns = pool is None
         if owns:
             pool = ConnectionPool(**with_server(kwargs))
-        elif not isinstance(pool, ConnectionPool):
-            raise TypeError(
-                "connection_pool: it has to be a respool.ConnectionPool; "
-                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
-            )
-        elif kwargs.get("respool_options") or kwargs.get("respool_url"):
-            raise TypeError("respool_options: give them to the pool")
+        else:
+            check_pool(pool, ConnectionPool, "respool.ConnectionPool", kwargs)
         super().__init__(connection_pool=pool, **of_client)
         self.auto_close_connection_pool = owns
         self._prepare_calls()

@@ -24,7 +24,7 @@ class OutcomeRetry(Retry):
     """A retry of redis-py that repeats nothing that may have been executed.
 
     Without a retry of the user it only opens a new session in place of one that has ended: respool
-    itself sends again what was not executed, for as long as its options say.
+    itself sends a request again that was not executed, for as long as its options say.
     """
 
     def __init__(self, retry=None, errors=()):
@@ -70,7 +70,7 @@ class OutcomeRetry(Retry):
 
 
 class StreamSocket:
-    """What redis-py asks of a socket."""
+    """The methods of a socket that redis-py calls."""
 
     def __init__(self, stream, timeout):
         self.stream = stream
@@ -209,7 +209,7 @@ def host_error(kwargs):
 
 
 class SessionState:
-    """What connections of both kinds know about their requests."""
+    """The facts that connections of both kinds keep about their requests."""
 
     # Requests of the last write, and whether they are a transaction.
     batch = 1
@@ -320,7 +320,7 @@ class Connection(SessionState, redis.connection.AbstractConnection):
             self.disconnect()
             raise SessionEnded(str(error)) from None
         if reader is None:
-            # The parsers in Python read what there is, and find the end so.
+            # The parsers in Python read the bytes that have come, and find the end so.
             try:
                 return self._parser.can_read(0)
             except (redis.ConnectionError, OSError) as error:
@@ -353,8 +353,25 @@ class Connection(SessionState, redis.connection.AbstractConnection):
             raise self._end_of(sock, error) from None
 
 
+FOR_SENTINELS = "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
+
+
+def check_class(given, base, name):
+    """Refuses a class of connections that is not respool's."""
+    if not (isinstance(given, type) and issubclass(given, base)):
+        raise TypeError(f"connection_class: it has to be a subclass of {name}; {FOR_SENTINELS}")
+
+
+def check_pool(pool, base, name, kwargs):
+    """Refuses a pool that is not respool's, and arguments that belong to the pool."""
+    if not isinstance(pool, base):
+        raise TypeError(f"connection_pool: it has to be a {name}; {FOR_SENTINELS}")
+    if kwargs.get("respool_options") or kwargs.get("respool_url"):
+        raise TypeError("respool_options: give them to the pool")
+
+
 class PoolArguments:
-    """What pools of both kinds do with their arguments."""
+    """The treatment of arguments in pools of both kinds."""
 
     def _take_arguments(self, kwargs):
         """Opens the client, and returns the arguments for the connections."""
@@ -387,11 +404,7 @@ class ConnectionPool(PoolArguments, redis.ConnectionPool):
         return cls(**arguments_of_url(url, kwargs))
 
     def __init__(self, connection_class=Connection, max_connections=None, **kwargs):
-        if not (isinstance(connection_class, type) and issubclass(connection_class, Connection)):
-            raise TypeError(
-                "connection_class: it has to be a subclass of respool.Connection; "
-                "for Sentinels give from_url the URL redis-sentinel://HOST:PORT/NAME"
-            )
+        check_class(connection_class, Connection, "respool.Connection")
         kwargs = self._take_arguments(kwargs)
         # Wrong arguments are errors here, and not of the first connection.
         arguments = {name: value for name, value in kwargs.items() if name not in OF_POOL}

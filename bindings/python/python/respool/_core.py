@@ -36,7 +36,7 @@ OF_TLS = {
 }
 # Values of other arguments of TLS that change nothing.
 UNSET = (None, False, (), [])
-# What differs from the defaults of respool: the text of an error says its outcome.
+# Options whose defaults are not those of respool: the text of an error says its outcome.
 DEFAULTS = {"server-down-error": "notsent"}
 PYTHON_SCHEMES = ("redis", "rediss", "unix")
 RESPOOL_SCHEMES = (

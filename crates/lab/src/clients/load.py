@@ -65,7 +65,7 @@ def words(caller, verb, value):
 
 
 class Run:
-    """The measured time, and what the callers did in it."""
+    """The measured time, and the requests of the callers in it."""
 
     def __init__(self, seconds):
         self.seconds = seconds

@@ -159,7 +159,7 @@ class LibraryTest {
     }
   }
 
-  /** No class that Jedis 6 lacks is loaded for what works with Jedis 6. */
+  /** No class that Jedis 6 lacks is loaded for the parts that work with Jedis 6. */
   @Test
   void olderJedisSuffices() throws Exception {
     try (TestServer server = new TestServer()) {

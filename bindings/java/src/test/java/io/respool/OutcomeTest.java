@@ -24,7 +24,7 @@ import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
 
-/** What becomes of requests without a reply. */
+/** The outcome of requests without a reply. */
 @Timeout(60)
 class OutcomeTest {
   private TestServer server;
