@@ -49,6 +49,13 @@ fn start_worker(settings: Settings) -> Running {
     start(setup, Arc::new(|_| {})).expect("the worker starts")
 }
 
+/// Starts a worker for at most this many sessions.
+fn start_worker_for(sessions_max: u32, server: &ServerProcess) -> Running {
+    let mut settings = settings_for(server.address());
+    settings.limits.sessions_max = sessions_max;
+    start_worker(settings)
+}
+
 fn open(running: &Running) -> CallerSession {
     running.callers().expect("there may be callers").open(0)
 }
@@ -209,9 +216,7 @@ fn withdrawn_requests_have_their_fate() {
 #[test]
 fn callers_wait_for_a_place() {
     let server = server();
-    let mut settings = settings_for(server.address());
-    settings.limits.sessions_max = 2;
-    let running = start_worker(settings);
+    let running = start_worker_for(2, &server);
     let (first, second) = (open(&running), open(&running));
     for session in [&first, &second] {
         assert_eq!(ask(session, &[b"PING"], 7), b"+PONG\r\n");
@@ -236,9 +241,7 @@ fn callers_wait_for_a_place() {
 #[test]
 fn unused_session_gives_its_place() {
     let server = server();
-    let mut settings = settings_for(server.address());
-    settings.limits.sessions_max = 1;
-    let running = start_worker(settings);
+    let running = start_worker_for(1, &server);
     // It is laid down before another one waits.
     let (first, second) = (open(&running), open(&running));
     assert_eq!(ask(&first, &[b"PING"], 7), b"+PONG\r\n");
@@ -262,9 +265,7 @@ fn unused_session_gives_its_place() {
 #[test]
 fn end_refuses_callers_without_a_place() {
     let server = server();
-    let mut settings = settings_for(server.address());
-    settings.limits.sessions_max = 1;
-    let running = start_worker(settings);
+    let running = start_worker_for(1, &server);
     let (first, second) = (open(&running), open(&running));
     assert_eq!(ask(&first, &[b"PING"], 7), b"+PONG\r\n");
     second.write(&request(&[b"PING"]));
