@@ -50,8 +50,8 @@ typedef struct respool_client respool_client;
 typedef struct respool_completions respool_completions;
 
 /*
- A session as a stream of bytes in the protocol of Redis, in place of a socket of a client library.
- One thread may write while another reads.
+ A session as a stream of bytes in the protocol of Redis, in place of a socket of a client
+ library. One thread may write while another reads.
  */
 typedef struct respool_stream respool_stream;
 

@@ -10,8 +10,8 @@ use crate::bytes::{RespoolBytes, RespoolOutcome, deadline, give, slice};
 use crate::client::RespoolClient;
 use crate::fence::{Shared, caught};
 
-/// A session as a stream of bytes in the protocol of Redis, in place of a socket of a client library.
-/// One thread may write while another reads.
+/// A session as a stream of bytes in the protocol of Redis, in place of a socket of a client
+/// library. One thread may write while another reads.
 pub struct RespoolStream(pub(crate) SessionStream);
 
 /// Nothing has come, or there was no room, within the time.
