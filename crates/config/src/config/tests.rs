@@ -419,7 +419,7 @@ fn wrong_relation_of_bounds_is_a_problem() {
             "reconnect-min-ms = '3s'",
             vec![],
             "r.toml:1:1: `reconnect-min-ms` = 3000 (r.toml:1:1) must be at most \
-             `reconnect-max-ms` = 2000 (default): the pause grows",
+             `reconnect-max-ms` = 250 (default): the pause grows",
         ),
         (
             "request-timeout-ms = 1",

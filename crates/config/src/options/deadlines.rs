@@ -84,7 +84,8 @@ pub(super) const RECONNECT_MAX_MS: Opt = Opt {
     }),
     value: "TIME",
     brief: "The longest pause between two attempts to connect",
-    more: "",
+    more: "Requests fail at once while a server stays away. A server that is back is tried after \
+           this time at the latest.",
     example: "1s",
     at_reload: AtReload::Applies,
     ..OPTION

@@ -142,7 +142,7 @@ impl Default for Timeouts {
             connect_ms: 2_000,
             link_stall_ms: 30_000,
             reconnect_min_ms: 20,
-            reconnect_max_ms: 2_000,
+            reconnect_max_ms: 250,
             outage_hold_ms: 2_000,
             session_idle_ms: 0,
             login_check_ms: 500,

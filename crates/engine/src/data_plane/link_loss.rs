@@ -11,7 +11,7 @@
 
 use crate::base::error::{Cause, Fate};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
-use crate::base::limits::REFUSED_LINKS_MAX;
+use crate::base::limits::{NEEDS_LOGIN_MS, REFUSED_LINKS_MAX};
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
 use crate::data_plane::actions::{Action, Event};
@@ -362,14 +362,11 @@ impl DataPlane {
         let Some(link) = self.links.get(id) else {
             return;
         };
-        // A server that waits for the logins of clients is asked seldom whether it still does.
-        let failures = match wants_password(link) && link.role == LinkRole::Shared {
-            true => u32::MAX,
-            false => link.failures,
-        };
-        let server = link.kind.server;
+        let waits_for_logins = wants_password(link) && link.role == LinkRole::Shared;
+        let (server, failures) = (link.kind.server, link.failures);
         let until = match self.away_until(server) {
             Some(until) => until,
+            None if waits_for_logins => self.now.plus_ms(NEEDS_LOGIN_MS),
             None => self.now.plus_ms(self.back_off_ms(failures)),
         };
         if let Some(link) = self.links.get_mut(id) {

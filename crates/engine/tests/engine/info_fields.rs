@@ -185,9 +185,8 @@ fn server_that_asks_for_a_password_needs_a_login() {
         world.wait_ms(TICK_MS);
         waited_ms += TICK_MS;
     }
-    // The first pause is as long as the longest one, less its jitter.
-    let longest_ms = settings().timeouts.reconnect_max_ms;
-    assert!(waited_ms >= longest_ms / 2, "{waited_ms}");
+    // It is asked seldom whether it still waits for logins.
+    assert!(waited_ms >= 2_000, "{waited_ms}");
     world.turn(|engine| engine.handle_link_up(link));
     world.says(link, "-NOAUTH Authentication required.\r\n");
     let report = report_of(&world);

@@ -48,6 +48,8 @@ pub(crate) fn settings() -> Settings {
     settings.timeouts.login_check_ms = 0;
     // Requests fail at once here; outage.rs has them wait.
     settings.timeouts.outage_hold_ms = 0;
+    // Pauses grow for long enough to be seen.
+    settings.timeouts.reconnect_max_ms = 2_000;
     settings.lost_subscriptions = LostSubscriptions::Keep;
     // All requests that were not executed get the same code here; outage.rs has the others.
     settings.server_down_error = ServerDownError::NotSent;
