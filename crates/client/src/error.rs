@@ -76,8 +76,9 @@ const FORKED: &str = "the process was forked: open another client in the child";
 fn text_of(session: &CallerSession, end: CallerEnd) -> String {
     let text = match end.reason {
         EndReason::Withdrawn => "the caller has taken its requests back",
-        EndReason::Closed => match session.closed_for() {
-            Some(reason) => return format!("the session was closed: {reason}"),
+        EndReason::Closed | EndReason::ServerLost => match session.closed_for() {
+            Some(loss) if end.reason == EndReason::ServerLost => return loss.into(),
+            Some(rule) => return format!("the session was closed: {rule}"),
             None => "the session was closed",
         },
         EndReason::SessionsMax => {

@@ -320,6 +320,21 @@ fn closed_session_says_why() {
     assert!(text.contains("session-idle-ms: idle for 100 ms"), "{text}");
 }
 
+/// A blocking command that finds no server was not sent, and its error names the failure.
+#[test]
+fn blocking_command_without_a_server_is_not_sent() {
+    let server = server();
+    let address = server.address();
+    let client = client(&server);
+    drop(server);
+    let error = client.call(&["BLPOP", "list", "1"]).unwrap_err();
+    let CallError::NotSent(text) = &error else {
+        panic!("{error:?}");
+    };
+    let cause = format!("no connection to {address}: Connection refused");
+    assert!(text.contains(&cause), "{text}");
+}
+
 /// A session that the server's rules have closed takes no more requests, and says so.
 #[test]
 fn session_is_over_after_quit() {

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
 
-use respool_engine::{Engine, Fate, Peer, SessionId};
+use respool_engine::{CloseReason, Engine, Fate, Peer, SessionId};
 use rustix::io::Errno;
 use rustix::thread::futex;
 use rustix::time::Timespec;
@@ -62,6 +62,9 @@ pub enum EndReason {
     /// The session was closed after its last reply (QUIT), or as [`CallerSession::closed_for`]
     /// says.
     Closed,
+    /// A request waited at a server that was lost or cannot be reached, as
+    /// [`CallerSession::closed_for`] says.
+    ServerLost,
     /// There are `sessions_max` sessions, and as many callers wait for a place among them as may.
     SessionsMax,
     /// The worker has ended.
@@ -271,7 +274,7 @@ struct PipeState {
     /// The session of the engine, once it has begun.
     session: Option<SessionId>,
     end: Option<CallerEnd>,
-    /// The rule or bound for which the engine has closed the session.
+    /// The rule, the bound or the loss for which the engine has closed the session.
     closed_for: Option<Box<str>>,
 }
 
@@ -403,7 +406,7 @@ impl CallerSession {
         lock(&self.0.state).end
     }
 
-    /// The rule, the bound or the failure for which the session was closed, if there is one.
+    /// The rule, the bound or the loss for which the session was closed, if there is one.
     pub fn closed_for(&self) -> Option<Box<str>> {
         match self.is_forked() {
             true => None,
@@ -1040,7 +1043,7 @@ impl Callers {
         &mut self,
         id: SessionId,
         has_replied: bool,
-        reason: Option<Box<str>>,
+        reason: Option<CloseReason>,
         sessions: SessionCount<'_>,
     ) {
         let Some(pipe) = self.remove(id, sessions) else {
@@ -1052,8 +1055,14 @@ impl Callers {
             true => has_input.then_some(Fate::NotSent),
             false => Some(Fate::Unknown),
         };
-        state.closed_for = reason;
-        let reason = EndReason::Closed;
+        let (reason, fate, text) = match reason {
+            Some(CloseReason::ServerLost { text, fate }) => {
+                (EndReason::ServerLost, Some(fate), Some(text))
+            }
+            Some(CloseReason::Rule(text)) => (EndReason::Closed, fate, Some(text)),
+            None => (EndReason::Closed, fate, None),
+        };
+        state.closed_for = text;
         self.end(&mut state, CallerEnd { reason, fate });
     }
 

@@ -14,8 +14,9 @@ use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, Counters, Engine, Event, LatencyReport, LinkId, LocalAddress, Origin, Peer, PoolPlaces,
-    SessionId, SubscriberCounts, TICK_MS, Time, TlsCounts, WorkerId, WorkerReport,
+    Action, CloseReason, Counters, Engine, Event, LatencyReport, LinkId, LocalAddress, Origin,
+    Peer, PoolPlaces, SessionId, SubscriberCounts, TICK_MS, Time, TlsCounts, WorkerId,
+    WorkerReport,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
@@ -765,7 +766,7 @@ impl WorkerLoop {
         }
     }
 
-    fn close_session(&mut self, id: SessionId, after_output: bool, reason: Option<Box<str>>) {
+    fn close_session(&mut self, id: SessionId, after_output: bool, reason: Option<CloseReason>) {
         let slot = self.sessions.get_mut(id.index());
         let Some(session) = slot.and_then(|slot| slot.take_if(|session| session.id == id)) else {
             if let Some(callers) = &mut self.callers {

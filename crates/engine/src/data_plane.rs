@@ -97,12 +97,13 @@ use respool_protocol::request::RequestScanner;
 use crate::base::arrivals::ArrivalSlot;
 use crate::base::buffer::{SpareBuffers, shrink};
 use crate::base::counters::{Counters, TlsCounts};
+use crate::base::error::{Cause, Fate};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::session_map::SessionMap;
 use crate::base::settings::Settings;
 use crate::base::slab::Slab;
 use crate::base::time::{Stamp, Time};
-use crate::data_plane::actions::{Action, Event, WorkerId};
+use crate::data_plane::actions::{Action, CloseReason, Event, WorkerId};
 use crate::data_plane::awaited_nodes::AwaitedNodes;
 use crate::data_plane::bounds_met::Bounds;
 use crate::data_plane::coalesce::{Coalescing, RepeatedRequests};
@@ -1080,8 +1081,11 @@ impl DataPlane {
     }
 
     pub(crate) fn finish_if_done(&mut self, id: SessionId) {
-        if self.sessions.get(id).is_some_and(Session::is_finished) {
-            self.close(id, true);
+        let session = self.sessions.get_mut(id);
+        if let Some(session) = session.filter(|session| session.is_finished()) {
+            let reason = session.rare.as_mut();
+            let reason = reason.and_then(|rare| rare.close_reason.take());
+            self.close_as(id, true, reason);
         }
     }
 
@@ -1093,9 +1097,28 @@ impl DataPlane {
     /// Closes a session, and tells its client's side and the operator why. `after_output`: each of
     /// its requests has its reply.
     pub(crate) fn close_told(&mut self, id: SessionId, after_output: bool, reason: String) {
-        let told = reason.as_str().into();
+        let rule = CloseReason::Rule(reason.as_str().into());
         self.report_close(id, reason);
-        self.close_as(id, after_output, Some(told));
+        self.close_as(id, after_output, Some(rule));
+    }
+
+    /// Closes a session whose request waits at a lost server. The log has the loss of the link.
+    pub(crate) fn close_at_loss(&mut self, id: SessionId, fate: Fate, cause: Cause<'_>) {
+        // Output that has not left goes with the session, and with it replies to other requests.
+        let is_untold = |session: &Session| !session.out.is_empty();
+        let fate = match self.sessions.get(id).is_some_and(is_untold) {
+            true => Fate::Unknown,
+            false => fate,
+        };
+        self.close_as(id, false, Some(CloseReason::server_lost(fate, cause)));
+    }
+
+    /// Notes the loss for which a session closes once it has its replies. Its last requests get
+    /// none.
+    pub(crate) fn note_close_reason(&mut self, id: SessionId, fate: Fate, cause: Cause<'_>) {
+        if let Some(session) = self.sessions.get_mut(id) {
+            session.rare().close_reason = Some(CloseReason::server_lost(fate, cause));
+        }
     }
 
     /// Reports that a session is closed because it broke a rule or a bound.
@@ -1111,11 +1134,11 @@ impl DataPlane {
 
     /// Removes a session. Its late replies are dropped when they come. The engine releases the rest
     /// of its state later in the turn.
-    pub(crate) fn close(&mut self, id: SessionId, after_output: bool) {
-        self.close_as(id, after_output, None);
+    pub(crate) fn close(&mut self, id: SessionId) {
+        self.close_as(id, false, None);
     }
 
-    fn close_as(&mut self, id: SessionId, after_output: bool, reason: Option<Box<str>>) {
+    fn close_as(&mut self, id: SessionId, after_output: bool, reason: Option<CloseReason>) {
         let Some(mut session) = self.sessions.remove(id) else {
             return;
         };

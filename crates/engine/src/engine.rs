@@ -242,13 +242,13 @@ impl Engine {
     /// replies before this call. A session that was closed before has the fate `Unknown`.
     pub fn withdraw(&mut self, session: SessionId) -> Option<Fate> {
         let fate = withdraw(&mut self.plane, session);
-        self.plane.close(session, false);
+        self.plane.close(session);
         fate
     }
 
     /// A client is gone.
     pub fn handle_session_lost(&mut self, session: SessionId) {
-        self.plane.close(session, false);
+        self.plane.close(session);
     }
 
     /// The name of a link's server is being looked up since this time. The link waits for the

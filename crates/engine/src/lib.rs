@@ -37,7 +37,7 @@ pub use base::pool_places::{NoPlaceLeft, PoolPlaces};
 pub use base::reload_report::ReloadReport;
 pub use base::time::{TICK_MS, Time};
 pub use base::{address_map, limits, settings};
-pub use data_plane::actions::{Action, Event, ListeningPort, WorkerId};
+pub use data_plane::actions::{Action, CloseReason, Event, ListeningPort, WorkerId};
 pub use data_plane::flush_rule::Usage;
 pub use data_plane::scripts::ScriptSources;
 pub use data_plane::session::{LocalAddress, Origin, Peer};

@@ -198,7 +198,7 @@ impl Pinned {
         let own = session.link;
         let link = plane.links.get_mut(own);
         let Some(link) = link.filter(|link| link.tunnel.is_none()) else {
-            return plane.close(id, false);
+            return plane.close(id);
         };
         if draining && link.is_up() && link.sends == Sends::More {
             return self.dismiss(plane, own);
@@ -303,6 +303,11 @@ impl Pinned {
         };
         if down.retries {
             return;
+        }
+        let waited = down.is_away && plane.links.get(down.link).is_some_and(Link::holds_a_waiter);
+        if waited {
+            let (fate, cause) = down.of_waiter();
+            plane.note_close_reason(by, fate, cause);
         }
         let was = (down.was_up, down.is_away);
         if let Some(unsent) = self.lose_pins(plane, by, down.link, was) {

@@ -257,6 +257,11 @@ impl Access {
                     // See `DataPlane::close_at_hello`.
                     entry = entry.silenced(true);
                     plane.close_when_answered(entry.session);
+                    let cause = Cause::NoLink {
+                        server: &label,
+                        reason,
+                    };
+                    plane.note_close_reason(entry.session, Fate::NotSent, cause);
                 }
                 let server = &label;
                 plane.fail(entry, Fate::NotSent, Cause::NoLink { server, reason });

@@ -122,7 +122,7 @@ impl Admin {
                 peer: peer.map_or(String::new(), |peer| peer.to_string()),
                 reason: format!("client {asker} asked for it: CLIENT KILL"),
             });
-            plane.close(session_id, false);
+            plane.close(session_id);
         }
         killed.len() as u64
     }

@@ -62,6 +62,35 @@ impl Cause<'_> {
             Cause::NoLink { .. } | Cause::LinkLost { .. } | Cause::Unanswered { .. }
         )
     }
+
+    /// The cause in words.
+    pub(crate) fn text(self) -> String {
+        match self {
+            Cause::NoLink { server, reason } => format!("no connection to {server}: {reason}"),
+            Cause::LinkLost { server, reason } => format!("connection to {server} lost: {reason}"),
+            Cause::Deadline { server, limit_ms } => {
+                format!("no reply from {server} within {limit_ms} ms")
+            }
+            Cause::Moved { server } => {
+                format!("{server} no longer owns the key's slot, and the new owner cannot be found")
+            }
+            Cause::TooLargeToMove { server } => format!(
+                "{server} does not own the key's slot now, and the command is too large to hold: \
+                 send it again"
+            ),
+            Cause::Bound { name } => format!("the limit {name} is reached"),
+            Cause::Excess { text } => text.to_owned(),
+            Cause::Slow { name, least } => {
+                format!("it came at less than {least} bytes a second while others waited at {name}")
+            }
+            Cause::Workers { limit_ms } => {
+                format!("another worker of respool gave no answer within {limit_ms} ms")
+            }
+            Cause::Unanswered { server } => {
+                format!("{server} did not say whether this user may run the command")
+            }
+        }
+    }
 }
 
 /// Appends an error reply. The code in front is for programs, the rest for people.
@@ -86,32 +115,7 @@ pub(crate) fn error_text(fate: Fate, away: ServerDownError, cause: Cause<'_>) ->
         Fate::NotSent => (ServerDownError::NotSent.code(), NOT_EXECUTED),
         Fate::Unknown => ("UNKNOWN", "the command was sent and may have been executed"),
     };
-    let cause = match cause {
-        Cause::NoLink { server, reason } => format!("no connection to {server}: {reason}"),
-        Cause::LinkLost { server, reason } => format!("connection to {server} lost: {reason}"),
-        Cause::Deadline { server, limit_ms } => {
-            format!("no reply from {server} within {limit_ms} ms")
-        }
-        Cause::Moved { server } => {
-            format!("{server} no longer owns the key's slot, and the new owner cannot be found")
-        }
-        Cause::TooLargeToMove { server } => format!(
-            "{server} does not own the key's slot now, and the command is too large to hold: \
-             send it again"
-        ),
-        Cause::Bound { name } => format!("the limit {name} is reached"),
-        Cause::Excess { text } => text.to_owned(),
-        Cause::Slow { name, least } => {
-            format!("it came at less than {least} bytes a second while others waited at {name}")
-        }
-        Cause::Workers { limit_ms } => {
-            format!("another worker of respool gave no answer within {limit_ms} ms")
-        }
-        Cause::Unanswered { server } => {
-            format!("{server} did not say whether this user may run the command")
-        }
-    };
-    format!("{code} respool: {fate}; {cause}").into_bytes()
+    format!("{code} respool: {fate}; {}", cause.text()).into_bytes()
 }
 
 const NOT_EXECUTED: &str = "the command was not executed";

@@ -108,7 +108,7 @@ impl DataPlane {
 
     fn input_end(&mut self, id: SessionId, closes: bool) -> InputEnd {
         if closes {
-            self.close(id, false);
+            self.close(id);
             return InputEnd::Closed;
         }
         if self.waits_at_server(id) {
@@ -192,7 +192,7 @@ mod tests {
             session.is_none_or(|session| session.state.is_closing())
         };
         assert!(closes(&plane, paused) && !closes(&plane, session));
-        plane.close(session, false);
+        plane.close(session);
         assert_eq!(plane.end_input(session), InputEnd::Closed);
     }
 }

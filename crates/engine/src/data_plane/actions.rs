@@ -2,9 +2,32 @@
 
 use std::sync::Arc;
 
+use crate::base::error::{Cause, Fate};
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::settings::{Address, PasswordSource};
 use crate::data_plane::worker_query::{WorkerQuery, WorkerReply};
+
+/// Why the engine closes a session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum CloseReason {
+    /// It broke this rule, or reached this bound.
+    Rule(Box<str>),
+    /// Its request waited at a server that was lost or that cannot be reached. The connection is
+    /// closed in place of an error reply.
+    ServerLost {
+        /// The cause.
+        text: Box<str>,
+        /// The outcome of the requests without a reply.
+        fate: Fate,
+    },
+}
+
+impl CloseReason {
+    pub(crate) fn server_lost(fate: Fate, cause: Cause<'_>) -> CloseReason {
+        let text = cause.text().into();
+        CloseReason::ServerLost { text, fate }
+    }
+}
 
 /// A task for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,8 +51,8 @@ pub enum Action {
         session: SessionId,
         /// Whether the driver first writes the remaining output. Otherwise it cuts the client off.
         after_output: bool,
-        /// The rule or bound for which it is closed; `None`: its client or its last reply ends it.
-        reason: Option<Box<str>>,
+        /// `None`: its client or its last reply ends it.
+        reason: Option<CloseReason>,
     },
     /// Read the session's socket (true), or do not read it until the next such action (false).
     ReadSession(SessionId, bool),

@@ -2,7 +2,8 @@
 
 use respool_protocol::encode::{self, Version};
 
-use crate::base::handle::SessionId;
+use crate::base::error::{Cause, Fate};
+use crate::base::handle::{LinkId, SessionId};
 use crate::data_plane::DataPlane;
 use crate::data_plane::completion::Completion;
 use crate::data_plane::handshake::Identity;
@@ -104,6 +105,10 @@ impl DataPlane {
     pub(crate) fn close_at_hello(&mut self, id: SessionId) -> Dispatched {
         self.counters.failed_not_sent += 1;
         self.close_when_answered(id);
+        let link = self.sessions.get(id).map(|session| session.link);
+        let (server, reason) = self.last_loss(link.unwrap_or(LinkId::NONE));
+        let (server, reason) = (&server, &reason);
+        self.note_close_reason(id, Fate::NotSent, Cause::NoLink { server, reason });
         Dispatched::Done
     }
 }

@@ -81,8 +81,7 @@ impl DataPlane {
     /// Fails the requests that wait at a link that is not up.
     pub(crate) fn fail_waiting(&mut self, id: LinkId) {
         let failed = self.take_waiting(id);
-        let reason = self.links.get(id).map(|link| link.reason.clone());
-        let (server, reason) = (self.label(id).to_owned(), reason.unwrap_or_default());
+        let (server, reason) = self.last_loss(id);
         for entry in failed {
             let cause = Cause::NoLink {
                 server: &server,
@@ -90,6 +89,12 @@ impl DataPlane {
             };
             self.fail_unsent(id, entry, cause);
         }
+    }
+
+    /// The server of a link, and why the link was lost or did not connect.
+    pub(crate) fn last_loss(&self, id: LinkId) -> (String, String) {
+        let reason = self.links.get(id).map(|link| link.reason.clone());
+        (self.label(id).to_owned(), reason.unwrap_or_default())
     }
 
     /// Fails a request that was not sent because its link is not up.

@@ -94,6 +94,11 @@ pub(crate) enum NextAttempt {
 }
 
 impl LinkDown {
+    /// The outcome and the cause of a request that waited at the server, or for the link.
+    pub(crate) fn of_waiter(&self) -> (Fate, Cause<'_>) {
+        of_waiter(self.was_up, &self.label, &self.reason)
+    }
+
     /// The cause that error replies name.
     pub(crate) fn cause(&self) -> Cause<'_> {
         Cause::LinkLost {
@@ -123,6 +128,15 @@ impl LinkDown {
             | LinkRole::Draining { .. }
             | LinkRole::Idle => NextAttempt::Never,
         }
+    }
+}
+
+/// The outcome and the cause of a request that waited at a server or for its link, and whose link
+/// is lost. A link that was not up has sent nothing.
+pub(crate) fn of_waiter<'a>(was_up: bool, server: &'a str, reason: &'a str) -> (Fate, Cause<'a>) {
+    match was_up {
+        true => (Fate::Unknown, Cause::LinkLost { server, reason }),
+        false => (Fate::NotSent, Cause::NoLink { server, reason }),
     }
 }
 

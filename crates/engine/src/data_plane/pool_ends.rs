@@ -681,7 +681,7 @@ mod tests {
         plane.tick_pool_ends();
         assert_eq!(plane.go_on_leaving(|_, id| ended.push(id)), []);
         assert_eq!(ended, [id]);
-        plane.close(id, false);
+        plane.close(id);
         plane.tick_pool_ends();
         assert_eq!(plane.go_on_leaving(|_, _| {}), [0]);
         // It is left once.
@@ -720,8 +720,8 @@ mod tests {
             );
             // A session leaves its place, in front of the walk or behind it, to one of the new
             // pool.
-            plane.close(all[2_usize.pow(turn)], false);
-            plane.close(all[all.len() - 1 - turn as usize], false);
+            plane.close(all[2_usize.pow(turn)]);
+            plane.close(all[all.len() - 1 - turn as usize]);
             plane.accept(Peer::Unix.into(), 1);
         }
         assert_eq!((in_pool(&plane, 0), left), (0, Vec::new()));

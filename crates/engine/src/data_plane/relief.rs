@@ -186,7 +186,7 @@ impl DataPlane {
             };
             self.emit(Event::SessionClosed { peer, reason });
         }
-        self.close(id, false);
+        self.close(id);
     }
 
     /// Asserts that `held_bytes` is the sum of the bytes that all sessions hold, polled commands

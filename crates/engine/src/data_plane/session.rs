@@ -12,6 +12,7 @@ use crate::base::buffer::{Outgoing, SpareBuffers};
 use crate::base::handle::LinkId;
 use crate::base::limits::{FUSED_WAITING_BYTES_MAX, Limits, UNAUTHENTICATED_HELD_BYTES_MAX};
 use crate::base::time::Time;
+use crate::data_plane::actions::CloseReason;
 use crate::data_plane::burst::Burst;
 use crate::data_plane::charges::{ChargeKind, Charges};
 use crate::data_plane::client_settings::ClientSettings;
@@ -287,6 +288,8 @@ pub(crate) struct Rare {
     pub(crate) subscribed: Subscribed,
     /// The memory that components hold for the session.
     pub(crate) charges: Charges,
+    /// The loss for which the session closes in place of an error reply.
+    pub(crate) close_reason: Option<CloseReason>,
 }
 
 impl Rare {

@@ -112,7 +112,7 @@ impl Engine {
     fn link_down(&mut self, lost: LostLink) {
         // In front of `take_down`, which asks whether the link has answered a session. Sessions
         // that this step closes for their polled commands must not count.
-        self.pinned.lose_polls(&mut self.plane, lost.link);
+        self.pinned.lose_polls(&mut self.plane, &lost);
         if !lost.was_up
             && let Some((common, left)) = self.plane.take_code_requests(lost.link)
         {

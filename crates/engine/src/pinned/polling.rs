@@ -19,7 +19,8 @@ use respool_protocol::cluster::Refusal;
 use respool_protocol::commands::id;
 use respool_protocol::slot::hash_slot;
 
-use crate::base::handle::{LinkId, SessionId};
+use crate::base::error::{Cause, Fate};
+use crate::base::handle::SessionId;
 use crate::base::limits::POLLS_PER_TICK;
 use crate::base::settings::WhenFull;
 use crate::data_plane::DataPlane;
@@ -29,6 +30,7 @@ use crate::data_plane::completion::pinned::{ExecPreamble, PinnedCompletion};
 use crate::data_plane::ingress::{Blocked, Dispatched, Request};
 use crate::data_plane::ledger::Entry;
 use crate::data_plane::link::LinkState;
+use crate::data_plane::link_loss::{LostLink, of_waiter};
 use crate::data_plane::polled::PolledCommand;
 use crate::data_plane::session::Pins;
 use crate::pinned::Pinned;
@@ -251,9 +253,11 @@ impl Pinned {
             .and_then(|link| plane.links.get(link))
             .map(|link| &link.state);
         match (link, state) {
-            (Some(_), Some(LinkState::Backoff { .. } | LinkState::Retrying { .. })) => {
+            (Some(link), Some(LinkState::Backoff { .. })) => {
                 plane.held_bytes -= one.request.len();
-                return plane.close(id, false);
+                let (server, reason) = plane.last_loss(link);
+                let (server, reason) = (&server, &reason);
+                return plane.close_at_loss(id, Fate::NotSent, Cause::NoLink { server, reason });
             }
             (Some(link), Some(LinkState::Down)) => plane.connect(link),
             (Some(_), Some(_)) => {}
@@ -285,12 +289,39 @@ impl Pinned {
         }
     }
 
-    /// A link is lost. Its server may have executed a poll, and removed an element: the sessions
-    /// are closed, as sessions on pinned links are.
-    pub(crate) fn lose_polls(&mut self, plane: &mut DataPlane, link: LinkId) {
-        for session in plane.polling.on(link) {
-            plane.close(session, false);
+    /// A link is lost. Its server may have executed a poll that has left, and removed an element:
+    /// the session is closed, as sessions on pinned links are. Other polls are sent later.
+    pub(crate) fn lose_polls(&mut self, plane: &mut DataPlane, lost: &LostLink) {
+        let server = plane.label(lost.link).to_owned();
+        let (fate, cause) = of_waiter(true, &server, &lost.reason);
+        for session in plane.polling.on(lost.link) {
+            if plane.give_up_poll(lost, session) {
+                plane.close_at_loss(session, fate, cause);
+            } else if let Some(one) = plane.polling.take(session) {
+                plane.polling.postpone(one, plane.now);
+            }
         }
+    }
+}
+
+impl DataPlane {
+    /// Gives up the poll of a session on a lost link: no connection sends it again. Returns whether
+    /// it had left.
+    fn give_up_poll(&mut self, lost: &LostLink, session: SessionId) -> bool {
+        let Some(link) = self.links.get_mut(lost.link) else {
+            return false;
+        };
+        let in_flight = if lost.was_up {
+            link.ledger.in_flight()
+        } else {
+            0
+        };
+        let mut entries = link.ledger.iter_mut().enumerate();
+        let poll = entries.find(|(_, entry)| entry.session == session && entry.has_completion());
+        poll.is_some_and(|(index, entry)| {
+            entry.give_up();
+            index < in_flight
+        })
     }
 }
 

@@ -448,7 +448,7 @@ impl Pinned {
         };
         let waiting: Vec<SessionId> = plane.sessions.iter().filter_map(waits).collect();
         for session in waiting {
-            plane.close(session, false);
+            plane.close(session);
         }
     }
 }

@@ -507,6 +507,13 @@ fn blocking_command_beyond_the_bound_is_polled() {
     assert!(bounds_told(&world).contains(&"pinned-links-max"));
 }
 
+/// Requests wait for a server that was lost.
+fn holding() -> Settings {
+    let mut settings = impatient();
+    settings.timeouts.outage_hold_ms = 2_000;
+    settings
+}
+
 /// When the link of a poll is lost, the server may have removed an element.
 #[test]
 fn session_that_polls_is_closed_with_its_link() {
@@ -521,6 +528,57 @@ fn session_that_polls_is_closed_with_its_link() {
     assert!(world.closed_sessions().contains(&polls));
     assert_eq!(world.got(polls), "");
     assert_eq!(world.engine.counters().held_bytes, 0);
+}
+
+/// A poll that has not left when its link is lost waits for the server, and is sent once.
+#[test]
+fn poll_that_has_not_left_waits_for_the_server() {
+    let mut world = World::new(holding());
+    let [blocks, polls] = [0; 2].map(|_| world.accept());
+    take_the_only_link(&mut world, blocks);
+    world.asks(polls, &["BLPOP ready 0"]);
+    assert!(world.sent(world.shared).contains("BLPOP"));
+    world.says(world.shared, "+OK\r\n+QUEUED\r\n*1\r\n*-1\r\n");
+    world.lose(world.shared);
+    for _ in 0..5 {
+        for link in world.connecting() {
+            world.lose(link);
+        }
+        world.wait_ms(100);
+    }
+    assert!(!world.closed_sessions().contains(&polls));
+    world.connect();
+    world.wait_ms(150);
+    let poll = requests(&["MULTI", "BLPOP ready 0", "EXEC"]);
+    assert_eq!(world.sent(world.shared).as_bytes(), poll);
+    let element = "*2\r\n$5\r\nready\r\n$1\r\ne\r\n";
+    world.says(world.shared, format!("+OK\r\n+QUEUED\r\n*1\r\n{element}"));
+    assert_eq!(world.got(polls), element);
+}
+
+/// When the outage lasts, a session that polls is closed, and no poll is sent later.
+#[test]
+fn session_that_polls_is_closed_when_the_outage_lasts() {
+    let mut world = World::new(holding());
+    let [blocks, polls] = [0; 2].map(|_| world.accept());
+    take_the_only_link(&mut world, blocks);
+    world.asks(polls, &["BLPOP ready 0"]);
+    assert!(world.sent(world.shared).contains("BLPOP"));
+    world.says(world.shared, "+OK\r\n+QUEUED\r\n*1\r\n*-1\r\n");
+    world.lose(world.shared);
+    for _ in 0..30 {
+        for link in world.connecting() {
+            world.lose(link);
+        }
+        world.wait_ms(100);
+    }
+    assert!(world.closed_sessions().contains(&polls));
+    assert_eq!(world.engine.counters().held_bytes, 0);
+    for link in world.connecting() {
+        world.up(link);
+        world.wait_ms(150);
+        assert!(!world.sent(link).contains("BLPOP"));
+    }
 }
 
 /// Each poll of XREAD would begin after the entries that came before it.
