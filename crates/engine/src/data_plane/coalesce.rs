@@ -34,8 +34,9 @@
 //! - A node of a Cluster takes keys of one slot together, and no others. So the members of an MGET
 //!   or MSET are neighbours of one slot there. Where such neighbours are rare, nothing is joined.
 //! - A user with the right to MGET need not have the right to GET, and the server need not have
-//!   GET. So GETs are fused only if a GET by itself was not refused a short while ago. The same
-//!   holds for SETs.
+//!   GET. So GETs are fused only if the server has answered a GET that was sent alone on this link,
+//!   at most [`RIGHT_SEEN_MS`] ago. The last GET of a batch leaves alone to renew that proof. The
+//!   same holds for SETs.
 //!
 //! The server itself shows the difference: MONITOR, SLOWLOG and INFO name the commands that were
 //! sent.
@@ -61,11 +62,12 @@ use crate::data_plane::session::{Flags, Session};
 pub(crate) struct Coalescing {
     /// The entries of the batch, in their old order.
     entries: Vec<Entry>,
-    /// The requests by their sections ([`BatchMove`]), from the end of the batch on.
+    /// All requests by their sections ([`BatchMove`]), from the end of the batch on. The last list
+    /// has the requests that stay where they are.
     members: [Vec<BatchMember>; 4],
     /// Equal requests of one section.
     dedup: Dedup,
-    /// The requests that are sent of a section.
+    /// The blocks of the section that is being written.
     blocks: SectionOrder,
     order: BatchOrder,
 }
@@ -175,8 +177,9 @@ impl BatchSection {
     }
 }
 
-/// The blocks of a batch, numbered from its start. A block is one request that is sent, and it is
-/// executed at once.
+/// The blocks of one section. A block is one request that is sent, alone or joined, and the server
+/// executes it at once. Blocks are numbered over all sections of the batch, in the order in which
+/// they are sent.
 #[derive(Default)]
 struct SectionOrder {
     /// The number of the last block.
@@ -504,7 +507,8 @@ fn executed_nothing(error: &[u8]) -> bool {
         || error.starts_with(b"ERR unsupported command")
 }
 
-/// The most bytes of an error reply. No server sends a longer one.
+/// The most bytes in which the first line of the reply to an MGET ends: the length of the array, or
+/// an error. No server sends a longer error.
 const HEAD_BYTES_MAX: usize = 4 << 10;
 
 /// Whether an element of an MGET is nil. GET might reply nil, or an error.
@@ -923,7 +927,8 @@ impl DataPlane {
     }
 
     /// Takes the reply to a GET or SET that tests the user's right. A server checks rights first,
-    /// so any reply but a refusal proves the right. Other errors prove it, too.
+    /// so any value and most errors prove the right. A refusal proves nothing. An
+    /// error that begins with ERR may be a refusal in other words.
     fn settle_try(&mut self, id: LinkId, entry: Entry, reply: &[u8], cut: bool) {
         let Some(link) = self.links.get_mut(id) else {
             return;

@@ -920,7 +920,9 @@ pub(crate) enum Class {
     Get,
     /// A SET that may be fused if it has no options.
     Set,
-    /// A pure read that left earlier within its batch than it was sent.
+    /// A read that was moved to the end of its batch, and is sent as its client sent it. Requests
+    /// of its session that the client sent later may run before it. A lone GET of its section is
+    /// one.
     Reordered,
     /// A member of an MGET: a GET of which only the key was sent.
     OfGets,

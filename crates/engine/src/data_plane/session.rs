@@ -213,7 +213,8 @@ pub(crate) struct Session {
 
     /// The last batch with a request of this session.
     pub(crate) batch: u32,
-    /// The section of the session's next later request in that batch, from the batch's end on.
+    /// Used while that batch is walked from its end on: the section of the session's request that
+    /// was walked last. Earlier requests may only be moved to this section or a greater one.
     pub(crate) behind: BatchMove,
     /// The block of the last request that was dispatched in that batch.
     pub(crate) block: u32,

@@ -2,8 +2,8 @@
 //!
 //! A module is a file at the root of the crate, with the folder of its name if it has one. Each has
 //! a floor, except `lib.rs`. Components do not import each other: a fact that one needs of another
-//! goes through the engine. So a simple GET stays in the lowest three floors, and a component can
-//! be tested by itself. Unit tests are not checked.
+//! goes through the engine. So no component sees a simple GET, and a component can be tested by
+//! itself. Unit tests are not checked.
 
 use std::collections::{BTreeMap, BTreeSet};
 
