@@ -2,8 +2,8 @@
 //! become one reply.
 //!
 //! A share is an entry in its link's ledger like any other. It has the place of the whole request
-//! in the session's reply order. The data plane keeps the answers until all have come. If
-//! one share fails, the whole request fails.
+//! in the session's reply order. The data plane keeps the answers until all have come. If one share
+//! fails, the whole request fails. A share that was refused is deferred, and has not failed.
 
 use std::collections::HashMap;
 
@@ -47,11 +47,12 @@ const MANY: &[u8] =
 const MANY_SCANNED: &[u8] =
     b"ERR respool: the pool has more servers than SCAN can tell apart: ask the servers themselves";
 
-/// The owners of a request's keys, each with a number.
+/// The groups of a request's keys, each with a number. In a Cluster a group is a slot, elsewhere a
+/// server: see [`Group`].
 enum KeyGroups {
-    /// A pool without subpools: the owner's own number.
+    /// A pool without subpools: the group's own number.
     Whole(u16),
-    /// A pool with subpools: numbers in the order in which the owners are first met.
+    /// A pool with subpools: numbers in the order in which the groups are first met.
     BySubpool {
         groups: Vec<Group>,
         numbers: HashMap<Group, u16>,
@@ -92,7 +93,7 @@ impl KeyGroups {
         }
     }
 
-    /// Whether there were more owners than numbers.
+    /// Whether there were more groups than numbers.
     fn is_over(&self) -> bool {
         matches!(self, KeyGroups::BySubpool { groups, .. } if groups.len() > 1 << u16::BITS)
     }
@@ -100,8 +101,9 @@ impl KeyGroups {
 
 /// The servers that get a request with several keys.
 enum Division<'a> {
-    /// Each of these servers owns some of the keys, and gets its share. The owners are known, not
-    /// the servers that are read in their place.
+    /// A share for each group of keys, with the owner of the group. A server that owns several
+    /// slots may have several shares. The owners are known, not the servers that are read in their
+    /// place.
     Shares(Vec<(ServerId, &'a [u8])>, MergeRule),
     /// This server owns all keys.
     Whole(ServerId),
@@ -177,8 +179,7 @@ impl ReplyWork {
 }
 
 impl Scatter {
-    /// Divides a request with keys of several servers: each owner gets the share with its
-    /// keys.
+    /// Divides a request with keys of several groups: each group is a share for its owner.
     fn divide<'a>(
         &self,
         plane: &DataPlane,

@@ -12,7 +12,7 @@ use crate::data_plane::ingress::Request;
 use crate::data_plane::session::{Flags, Session};
 use crate::routing::pool::Group;
 
-/// The owners of the keys of a request.
+/// The owners of the keys of a request, by [`Group`]: two slots of one node are several.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RequestOwner {
     /// The request has no keys.

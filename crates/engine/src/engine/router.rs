@@ -3,7 +3,7 @@
 //! ```text
 //!   GET k              the owner of k, or one of its replicas (`routing/replica_table.rs`)
 //!   BLPOP a b 0        the owner of both, or CROSSSLOT
-//!   MGET a b c         scattered: each owner gets its keys, and the parts become one reply
+//!   MGET a b c         scattered: a share for each server or slot, and the parts become one reply
 //!   DBSIZE             every server
 //!   PUBLISH            the pool's first server
 //!   PING, TIME         the first server that answers
@@ -78,7 +78,7 @@ pub(crate) enum Route {
 /// The way of a request for which the data plane needs a component.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ComponentRoute {
-    /// To each owner of some of its keys.
+    /// To the owners of its keys: a share for each [`Group`].
     Divide,
     /// To all owners, when they are known well enough.
     Everywhere(Everywhere),
@@ -139,7 +139,7 @@ pub(crate) enum Everywhere {
 /// The reason that a request has no way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RouteError {
-    /// Its keys have several owners.
+    /// Its keys have several groups: servers, or slots of a Cluster.
     CrossSlot,
     /// The session is bound to another server than its owner.
     ForeignOwner,
