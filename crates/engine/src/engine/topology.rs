@@ -83,8 +83,10 @@ impl Engine {
 
 /// Servers that come and go.
 impl Engine {
-    /// Has discovery take in servers. A new server may get the entry of one that is gone and to
-    /// which no component refers. Then the answers of the old one are dropped.
+    /// Has discovery take in servers. Where there are many, a new server may get the entry of one
+    /// that is gone. Discovery cannot see deferred requests and hubs, so the engine tells it which
+    /// servers these refer to: their entries are kept. `Local` then drops the answers of a server
+    /// with an entry that was reused.
     pub(crate) fn with_servers_in_use<T>(
         &mut self,
         take_in: impl FnOnce(&mut Discovery, &mut DataPlane, &ServersInUse) -> T,

@@ -15,9 +15,9 @@
 //!
 //! When the session has nothing in flight, its deferred requests leave in the order in which the
 //! client sent them. A later request may have been executed before. If it touched the same keys,
-//! the deferred request must not be executed any more, and its client gets the refusal. Two
-//! deferred requests may touch the same keys and go to different nodes. Then the second one leaves
-//! after the reply to the first.
+//! the deferred request must not be executed any more. Its client gets the refusal, or NOTSENT if
+//! the refusal is MOVED or ASK. Two deferred requests may touch the same keys and go to different
+//! nodes. Then the second one leaves after the reply to the first.
 
 use std::borrow::Cow;
 use std::collections::{HashMap, VecDeque};
