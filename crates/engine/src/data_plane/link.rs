@@ -197,7 +197,8 @@ pub(crate) struct Unblocking {
 /// The state of the connection.
 #[derive(Debug)]
 pub(crate) enum LinkState {
-    /// Not connected, and no request waits for it.
+    /// Not connected, and no attempt is under way. While the loss of the link is handled, it may
+    /// hold requests that wait for the next attempt.
     Down,
     /// A connection attempt is under way. `since`: its start.
     Connecting { since: Time },

@@ -50,7 +50,8 @@ pub(crate) struct LinkDown {
     /// The server's error reply to the handshake, if that is the cause.
     pub(crate) handshake_error: Option<Vec<u8>>,
     pub(crate) was_up: bool,
-    /// The connection lasted, or its server is well. Reads that were in flight are sent again.
+    /// The connection lasted, or its server is well. A shared link, a hub line and a link to a
+    /// Sentinel connect again at once. Reads that were in flight on a shared link are sent again.
     pub(crate) connects_at_once: bool,
     /// The server refuses a configured password that may be replaced at any moment.
     pub(crate) awaits_password: bool,
@@ -76,7 +77,8 @@ pub(crate) struct LinkDown {
     pub(crate) cut_off: Option<SessionId>,
     /// The session that has sent the server SHUTDOWN.
     pub(crate) shut_down_by: Option<SessionId>,
-    /// Requests that may have been executed, and are not sent again.
+    /// Requests that have left the ledger and are not sent again: they may have been executed, or
+    /// no session waits for them.
     pub(crate) gone: Vec<Entry>,
 }
 
@@ -310,7 +312,8 @@ impl DataPlane {
         };
         match down.role {
             LinkRole::Shared | LinkRole::Probe => Vec::new(),
-            // The requests of a hub are sent anew.
+            // A hub makes its requests anew. The messages that subscribers publish on the line
+            // fail.
             LinkRole::HubLine(_) => link.take_unsent(|_| true),
             _ if down.retries => Vec::new(),
             _ => link.take_unsent(|_| true),
@@ -416,7 +419,7 @@ impl DataPlane {
             && down.role == LinkRole::Shared
             && !down.may_be_replaced
         {
-            // Closed sessions have no requests in the ledger any more.
+            // The session that was cut off is closed by now. Its requests leave the ledger here.
             self.ask_pipelines_apart(down.link, down.cut_off);
         }
     }

@@ -12,8 +12,9 @@
 //! A server closes a link that it owes too much (`client-output-buffer-limit`,
 //! `maxmemory-clients`), however young the link is. Such a server is well all the same.
 //!
-//! Reads that were in flight on a lost link are sent once more. Several reads of one session go on
-//! a link of their own: their replies may be the reason why the server closed the link.
+//! Reads that were in flight on a lost link are sent once more. If a session had more than
+//! [`LOST_TOGETHER_MAX`] of them, all its requests go on a link apart, one for all such sessions:
+//! their replies may be the reason why the server closed the link.
 
 use std::collections::HashMap;
 
@@ -26,7 +27,7 @@ use crate::data_plane::link::LinkRole;
 use crate::data_plane::session::Session;
 use crate::routing::pool::ServerId;
 
-/// More reads of one session than this, lost with a link, are sent again on a link of their own.
+/// More reads of one session than this, lost with a link, are sent again on a link apart.
 const LOST_TOGETHER_MAX: usize = 4;
 
 /// The tokens for young links to one server. Call [`Reconnects::take`] for each link that
@@ -96,9 +97,10 @@ impl DataPlane {
         self.health(server).reconnects.take(false, now)
     }
 
-    /// A shared link was lost, and its reads in flight stayed in its ledger. If a session had
-    /// several, all its requests move to a link of their own. The session sends nothing more before
-    /// they are answered. `cut_off`: a session that is closed; its requests are dropped.
+    /// A shared link was lost, and its reads in flight stayed in its ledger. If sessions had more
+    /// than [`LOST_TOGETHER_MAX`], all their requests move to one link apart. Such a session sends
+    /// nothing more before they are answered. `cut_off`: a session that is closed; its requests are
+    /// dropped.
     pub(super) fn ask_pipelines_apart(&mut self, id: LinkId, cut_off: Option<SessionId>) {
         let Some(link) = self.links.get_mut(id) else {
             return;

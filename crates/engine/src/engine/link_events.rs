@@ -124,14 +124,17 @@ impl Engine {
         let awaits_password =
             self.access
                 .awaits_password(&self.plane, lost.link, lost.handshake_error.as_deref());
+        // It sorts the ledger out, and gathers the facts for all steps that follow.
         let Some(down) = self.plane.take_down(lost, awaits_password) else {
             return;
         };
         // In front of all errors: sessions that move to another pool get none.
         self.plane.leave_after_loss(&down);
+        // Behind the sessions that move: hubs follow them.
         self.pubsub.follow_pool_ends(&mut self.plane);
-        // In front of all later steps that take requests away with their bytes. The sessions that
-        // move have taken theirs already.
+        // Behind `take_down`, and behind sessions that move and take their requests along: it puts
+        // scripts in front of the requests that stay. In front of the steps that take requests off
+        // the link, because it reads their bytes.
         self.local.link_down(&mut self.plane, &down);
         // The routes change first: requests that move follow them.
         self.discovery.link_down(&mut self.plane, &down);
@@ -140,26 +143,33 @@ impl Engine {
         }
         // Requests that have moved are neither stranded nor counted as sent again.
         let stranded = self.plane.take_stranded(&down);
-        // Behind the routes: a first attempt that fails does not make an owner lost for them.
+        // Behind the routes, which ask whether the owner is lost: they do not count this failure.
+        // `link_stays_down` asks again with it.
         let is_logged = self.plane.note_down(&down);
         // It asks whether the link has been refused, which `note_down` notes.
         self.access.link_down(&mut self.plane, &down);
+        // In front of the sessions that are closed: the log names the loss first.
         if is_logged {
             self.plane.report_down(&down);
         }
-        // In front of the errors: a session that is closed gets none.
+        // In front of the errors: a session that is closed here gets none. A session that is closed
+        // when it is answered gets none because `take_down` has silenced its entries.
         self.pinned.link_down(&mut self.plane, &down);
         self.plane.fail_lost(&down, &stranded);
+        // In front of the next attempt: the hub forgets its requests before the link takes others.
         self.pubsub.link_down(&mut self.plane, &down);
         // Last, because connecting may send the requests that are left in the ledger.
         if self.plane.try_next(&down) {
+            // Both look at the link in its new state. Their order is free.
             self.discovery.link_stays_down(&mut self.plane, &down);
             self.pinned.link_stays_down(&mut self.plane, &down);
             // They look at the new state, and ask again or fail.
             self.plane.wake_waiters(down.link);
         } else {
+            // In front of `end_lost`: it finds sessions by their link.
             self.pinned.link_ends(&mut self.plane, &down);
             self.plane.end_lost(&down);
+            // Behind `end_lost`, which removes the link: waiting logins look for another one.
             self.access.link_ends(&mut self.plane, &down);
         }
     }
