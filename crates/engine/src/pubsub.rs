@@ -53,11 +53,11 @@ use crate::pubsub::hub::{HOME, Hub, HubDone, HubLine, HubOutcome, Push, Subscrib
 use crate::pubsub::keyspace_events::brings_events;
 use crate::routing::pool::{Group, Pool, ServerId};
 
-/// The subscriptions of a worker.
+/// The component between sessions that subscribe or publish, the hubs of a worker, and their links.
 #[derive(Default)]
 pub(crate) struct Pubsub {
     pub(crate) hubs: Vec<Hub>,
-    /// Sessions that have a subscription, or wait for one.
+    /// Sessions that have a subscription, wait for one, or wait to leave.
     subscribers: SessionMap<Box<Subscriber>>,
     /// The subscribers of all workers beyond those that servers count.
     pub(crate) subscriber_counts: Arc<SubscriberCounts>,
@@ -1056,7 +1056,7 @@ impl Pubsub {
         };
         let version = session.version;
         let Some(mut subscriber) = self.subscribers.remove(id) else {
-            unreachable!("a session with a request in a hub is its subscriber");
+            unreachable!("a session with a request in a hub is in the list of subscribers");
         };
         let hub = self.hub(hub);
         let reply = match error {

@@ -41,7 +41,7 @@ pub(crate) struct SessionModel {
     pub(crate) replies: ReplySwitch,
     /// Whether it gets invalidations of the keys that it has read.
     pub(crate) is_tracking: bool,
-    /// Channels, patterns, shard channels.
+    /// Channels, patterns, sharded channels.
     subscriptions: [BTreeSet<Vec<u8>>; 3],
 }
 

@@ -105,7 +105,7 @@ pub(crate) fn wrong_arity(command: &Command) -> Vec<u8> {
     format!("ERR wrong number of arguments for '{name}' command").into_bytes()
 }
 
-/// Redis's text (`processCommand`, 7.0). Versions before 7.0 had no shard channels.
+/// Redis's text (`processCommand`, 7.0). Versions before 7.0 had no sharded channels.
 pub(crate) fn not_in_subscription(name: &[u8], before_7: bool) -> Vec<u8> {
     let kinds = if before_7 { "(P)" } else { "(P|S)" };
     let why = format!(

@@ -355,7 +355,7 @@ impl Session {
         self.rare.get_or_insert_default()
     }
 
-    /// How many channels, patterns and shard channels the session subscribes to.
+    /// How many channels, patterns and sharded channels the session subscribes to.
     pub(crate) fn subscriptions(&self) -> [usize; 3] {
         let rare = self.rare.as_deref();
         rare.map_or([0; 3], |rare| rare.subscribed.counts)

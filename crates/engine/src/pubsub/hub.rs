@@ -1,5 +1,5 @@
-//! The subscriptions of a worker: one subscription of respool for each channel of a server, however
-//! many of the worker's sessions listen to it.
+//! The subscriptions of a worker in one pool, as one user: one subscription for each channel of a
+//! server, however many of the worker's sessions listen to it.
 //!
 //! ```text
 //!   session ──┐                                        one link, RESP3
@@ -14,7 +14,8 @@
 //! servers (`handle_*`). `Pubsub` takes the requests to servers from [`Hub::poll_request`], and the
 //! requests of sessions that are done from [`Hub::poll_done`].
 //!
-//! **Claims.** A session claims a channel from the moment it asks for the channel until it leaves.
+//! **Claims.** A session claims a channel from the moment it asks for the channel until it asks to
+//! leave.
 //! The first claim makes the hub subscribe, and after the last one it unsubscribes. A *member* is a
 //! session that gets the channel's messages. A session claims first, and becomes a member when its
 //! request is done. Its claim ends when it asks to leave, and it stays a member until that request
@@ -77,14 +78,15 @@ mod new_pool;
 mod removal;
 mod stripped;
 
-/// The line to the pool's default server, in a Cluster the home. It carries all channels.
-/// Exceptions are the sharded channels of a Cluster, and the branches at other owners.
+/// The home: the line to the pool's default server. It carries all channels. Exceptions are the
+/// sharded channels of a Cluster, and the branches at other owners.
 pub(crate) const HOME: u16 = 0;
 
 /// The subscriptions of one session, all in one hub.
 #[derive(Debug)]
 pub(crate) struct Subscriber {
     pub(crate) hub: HubId,
+    /// The channels of each kind of which it is a member and that it has not asked to leave.
     of: [HashSet<ChannelId>; 3],
     /// The number of its claims.
     claims: usize,
@@ -143,7 +145,7 @@ impl Subscriber {
 }
 
 handle! {
-    /// A channel, pattern or shard channel of a hub.
+    /// A channel, pattern or sharded channel of a hub.
     pub(crate) struct ChannelId
 }
 
@@ -449,7 +451,8 @@ impl Hub {
         self.names[kind as usize].get(name).copied()
     }
 
-    /// The number of these names that a session does not claim yet.
+    /// The number of these names that the session does not have yet. A name that stands twice
+    /// counts twice.
     pub(crate) fn count_new(
         &self,
         subscriber: &Subscriber,
@@ -1241,8 +1244,8 @@ impl Hub {
         }
     }
 
-    /// Subscribes to a channel that is claimed, or unsubscribes from one that is not, if the last
-    /// request about it was the opposite.
+    /// Queues a request to subscribe to a channel that is claimed, or to unsubscribe from one that
+    /// is not, if its line is connected and the last request about it was the opposite.
     fn ask(&mut self, id: ChannelId) {
         if let Some(channel) = self.channels.get_mut(id)
             && let line = &mut self.lines[usize::from(channel.line)]

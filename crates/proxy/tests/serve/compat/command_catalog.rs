@@ -10,7 +10,7 @@ use respool_testkit::time::wait_until;
 use crate::target::{Options, Target, before_every_server, respool};
 
 /// Commands that respool answers itself or must change, each used rightly and wrongly. Redis 6.2
-/// lacks SETINFO, NO-EVICT, NO-TOUCH and shard channels, and does not check the arity of
+/// lacks SETINFO, NO-EVICT, NO-TOUCH and sharded channels, and does not check the arity of
 /// subcommands. 7.0 lacks SETINFO and NO-TOUCH. No Redis has CAPA and IMPORT-SOURCE.
 const REQUESTS: &[&str] = &[
     "CLIENT",

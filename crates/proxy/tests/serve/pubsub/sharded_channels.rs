@@ -166,7 +166,7 @@ fn ssubscribe_reaches_the_channels_of_all_owners() {
         assert_eq!(two.call("GET none"), Reply::Null);
         assert_eq!(three.call("RESET"), Reply::Simple("RESET".into()));
         drop(few);
-        wait_until("no shard channel is left", SOON, || {
+        wait_until("no sharded channel is left", SOON, || {
             other.call("PUBSUB SHARDCHANNELS") == Reply::Array(vec![])
         });
         for (index, name) in names.iter().enumerate() {
@@ -350,7 +350,7 @@ fn ssubscribe_is_not_refused_while_slots_move() {
             moving.join().expect("slots move");
         });
         let mut client = served.client();
-        wait_until("no shard channel is left", SOON, || {
+        wait_until("no sharded channel is left", SOON, || {
             client.call("PUBSUB SHARDCHANNELS") == Reply::Array(vec![])
         });
         for node in served.cluster.nodes() {
