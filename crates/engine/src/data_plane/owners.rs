@@ -72,7 +72,8 @@ impl DataPlane {
             let group = self.pools.group_of(pool_or_first, arg(at), || any);
             owner = owner.and(group);
         });
-        // If the keys cannot be found, any server refuses the request in its own words. A PFMERGE
+        // If the keys cannot be found, the arguments are wrong, and any server refuses the request
+        // in its own words: rows with specs that are unknown have a rule `key_scan`. A PFMERGE
         // without sources has an error too, but goes to the owner of its one key.
         match (visited, owner) {
             (Err(_), RequestOwner::Several) => RequestOwner::NoKeys,

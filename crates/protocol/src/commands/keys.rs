@@ -76,7 +76,8 @@ pub enum KeyScan {
     DebugObject,
 }
 
-/// The keys cannot be found. The server will refuse the request.
+/// The keys cannot be found. The server will refuse the request, unless a spec is unknown
+/// ([`Find::Unknown`]) and no rule `key_scan` replaces it.
 #[derive(Copy, Clone, PartialEq, Eq, Debug)]
 pub struct KeyError;
 
@@ -117,7 +118,8 @@ impl Command {
     ///
     /// # Errors
     /// When the arguments are invalid, for example a number of keys beyond the end. The server will
-    /// refuse such a request. Discard the keys visited until then.
+    /// refuse such a request. Also when a spec is unknown ([`Find::Unknown`]): then the server may
+    /// accept it. Discard the keys visited until then.
     #[inline]
     pub fn keys<'a>(
         &self,

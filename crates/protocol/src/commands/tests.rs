@@ -1,5 +1,5 @@
 //! Compares the table with the snapshots that it was generated from, and looks up bytes that are
-//! not commands. Tests of the lab compare the keys with those that real servers find.
+//! not commands. Tests of xtask compare the keys with those that real servers find.
 
 use std::collections::BTreeSet;
 
