@@ -600,6 +600,8 @@ impl FileSet {
                     identity,
                     server_name: files.name.clone(),
                     verify: files.verify,
+                    // There is no option for it: the newest version that both sides have is used,
+                    // so a server that wants 1.3 alone says so itself.
                     min_version: MinVersion::Tls12,
                 })
                 .map(MadeOfFiles::Servers)

@@ -139,8 +139,8 @@ const LINGERING_MAX: usize = 1024;
 enum PoolTransport {
     Plain,
     Tls(ServerTls),
-    /// The pool has ended or never was. No link connects: without the TLS of its pool it would send
-    /// its password in clear text.
+    /// The pool has ended, or its place was left empty. No link connects: without the TLS of its
+    /// pool it would send its password in clear text.
     Ended,
 }
 
@@ -293,7 +293,7 @@ impl WorkerLoop {
         watch(&tick, Token::Tick)?;
         let alarm = timer().map_err(kernel_error("timerfd_create"))?;
         watch(&alarm, Token::Alarm)?;
-        // A pool without an item is plain.
+        // At the start every place has a pool. Those behind the last item of the list are plain.
         let mut transports: Vec<PoolTransport> = pool_tls.into_iter().map(Into::into).collect();
         let count = transports.len().max(settings.pools.len());
         transports.resize_with(count, || PoolTransport::Plain);
