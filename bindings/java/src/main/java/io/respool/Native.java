@@ -26,6 +26,11 @@ final class Native {
     }
   }
 
+  /** Runs an action when an object is not reachable any more. The action must not refer to it. */
+  static void whenUnreachable(Object object, Runnable action) {
+    CLEANER.register(object, action);
+  }
+
   static Handle handle(long value, LongConsumer free) {
     Handle handle = new Handle(value);
     CLEANER.register(handle, () -> free.accept(value));

@@ -9,6 +9,7 @@ import java.nio.file.Files;
 import java.nio.file.LinkOption;
 import java.nio.file.Path;
 import java.nio.file.StandardCopyOption;
+import java.nio.file.attribute.PosixFilePermission;
 import java.nio.file.attribute.PosixFilePermissions;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
@@ -38,7 +39,11 @@ final class NativeLibrary {
   private static String load() {
     try {
       String file = System.getProperty(FILE_PROPERTY);
-      loadOnce(file != null ? Path.of(file).toAbsolutePath() : unpack(platform()));
+      if (file != null) {
+        loadOnce(Path.of(file).toAbsolutePath());
+      } else {
+        loadOfJar(platform());
+      }
       return null;
     } catch (FileNotFoundException e) {
       return "it has no native library for " + e.getMessage();
@@ -47,6 +52,26 @@ final class NativeLibrary {
     } catch (LinkageError | RuntimeException e) {
       // An IllegalCallerException says that the virtual machine denies native access.
       return "its native library cannot be loaded: " + e;
+    }
+  }
+
+  private static void loadOfJar(String platform) throws IOException {
+    Path lasting = folder();
+    if (lasting != null) {
+      loadOnce(unpack(platform, lasting));
+      return;
+    }
+    Path folder = Files.createTempDirectory("respool");
+    try {
+      Path file = unpack(platform, folder);
+      try {
+        loadOnce(file);
+      } finally {
+        // The system keeps the content of a loaded file.
+        Files.deleteIfExists(file);
+      }
+    } finally {
+      Files.deleteIfExists(folder);
     }
   }
 
@@ -61,12 +86,15 @@ final class NativeLibrary {
       if (!String.valueOf(e.getMessage()).contains("already loaded in another classloader")) {
         throw e;
       }
-      Path copy = Files.createTempFile(folder(), "librespool", ".so");
+      Path folder = file.getParent();
+      Path copy =
+          Files.isWritable(folder)
+              ? Files.createTempFile(folder, "librespool", ".so")
+              : Files.createTempFile("librespool", ".so");
       try {
         Files.copy(file, copy, StandardCopyOption.REPLACE_EXISTING);
         System.load(copy.toString());
       } finally {
-        // The system keeps the content of a loaded file.
         Files.deleteIfExists(copy);
       }
     }
@@ -91,27 +119,31 @@ final class NativeLibrary {
     }
   }
 
-  private static Path unpack(String platform) throws IOException {
-    byte[] library;
-    String resource = "native/" + platform + "/" + System.mapLibraryName("respool");
-    try (InputStream stream = NativeLibrary.class.getResourceAsStream(resource)) {
-      if (stream == null) {
-        throw new FileNotFoundException(platform);
-      }
-      library = stream.readAllBytes();
+  private static Path unpack(String platform, Path folder) throws IOException {
+    byte[] hash;
+    try (InputStream library = resource(platform)) {
+      hash = sha256(library);
     }
-    byte[] hash = sha256(library);
-    Path file = folder().resolve("librespool-" + hex(hash) + ".so");
+    Path file = folder.resolve("librespool-" + hex(hash) + ".so");
     if (!hasContent(file, hash)) {
-      Path part = Files.createTempFile(file.getParent(), "part", ".so");
-      try {
-        Files.write(part, library);
+      Path part = Files.createTempFile(folder, "part", ".so");
+      try (InputStream library = resource(platform)) {
+        Files.copy(library, part, StandardCopyOption.REPLACE_EXISTING);
         move(part, file);
       } finally {
         Files.deleteIfExists(part);
       }
     }
     return file;
+  }
+
+  private static InputStream resource(String platform) throws IOException {
+    String name = "native/" + platform + "/" + System.mapLibraryName("respool");
+    InputStream stream = NativeLibrary.class.getResourceAsStream(name);
+    if (stream == null) {
+      throw new FileNotFoundException(platform);
+    }
+    return stream;
   }
 
   /** Another program may move its file there at the same time. Both have the same content. */
@@ -124,13 +156,17 @@ final class NativeLibrary {
   }
 
   private static boolean hasContent(Path file, byte[] hash) throws IOException {
-    return Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS)
-        && Arrays.equals(sha256(Files.readAllBytes(file)), hash);
+    if (!Files.isRegularFile(file, LinkOption.NOFOLLOW_LINKS)) {
+      return false;
+    }
+    try (InputStream content = Files.newInputStream(file)) {
+      return Arrays.equals(sha256(content), hash);
+    }
   }
 
   /**
-   * A folder in which only this user can write. The folder for temporary files belongs to all, and
-   * a library of another user must not be loaded.
+   * A folder that stays, and in which only this user can write. Null if there is none: the folder
+   * for temporary files belongs to all, and a library of another user must not be loaded.
    */
   private static Path folder() throws IOException {
     String chosen = System.getProperty(FOLDER_PROPERTY);
@@ -147,7 +183,7 @@ final class NativeLibrary {
         // Another program has made it meanwhile, or the next step says why there is none.
       }
     }
-    return isOwn(folder) ? folder : Files.createTempDirectory("respool");
+    return isOwn(folder) ? folder : null;
   }
 
   private static boolean isOwn(Path folder) throws IOException {
@@ -165,15 +201,22 @@ final class NativeLibrary {
       var owner = Files.getOwner(folder, LinkOption.NOFOLLOW_LINKS);
       var permissions = Files.getPosixFilePermissions(folder, LinkOption.NOFOLLOW_LINKS);
       return owner.equals(Files.getOwner(probe))
-          && permissions.equals(PosixFilePermissions.fromString("rwx------"));
+          && !permissions.contains(PosixFilePermission.GROUP_WRITE)
+          && !permissions.contains(PosixFilePermission.OTHERS_WRITE);
     } finally {
       Files.deleteIfExists(probe);
     }
   }
 
-  private static byte[] sha256(byte[] bytes) {
+  /** In pieces: the library may be larger than the heap. */
+  private static byte[] sha256(InputStream content) throws IOException {
     try {
-      return MessageDigest.getInstance("SHA-256").digest(bytes);
+      MessageDigest digest = MessageDigest.getInstance("SHA-256");
+      byte[] piece = new byte[64 << 10];
+      for (int length = content.read(piece); length >= 0; length = content.read(piece)) {
+        digest.update(piece, 0, length);
+      }
+      return digest.digest();
     } catch (NoSuchAlgorithmException e) {
       throw new AssertionError("each Java has SHA-256", e);
     }

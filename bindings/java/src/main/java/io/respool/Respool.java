@@ -7,6 +7,8 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.regex.Matcher;
+import java.util.regex.Pattern;
 import redis.clients.jedis.CommandObject;
 import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisSocketFactory;
@@ -36,19 +38,21 @@ public final class Respool implements AutoCloseable {
   private final String name;
   private final int limitMs;
   private final boolean resp3;
-  private volatile boolean isClosed;
+  private final int database;
+  private final Pumps pumps;
 
-  // Made when they are used first.
-  private CallPump virtualCalls;
-  private CallPump asks;
-  private StreamPump streams;
+  /** Made when they are used first. */
   private PooledConnectionProvider connections;
 
-  private Respool(long client, String name, Options options) {
+  private Respool(long client, String name, Options options, int database) {
     this.client = Native.handle(client, Native::free);
     this.name = name;
     this.limitMs = options.limitMs;
     this.resp3 = options.resp3;
+    this.database = database;
+    Pumps pumps = new Pumps(this.client);
+    this.pumps = pumps;
+    Native.whenUnreachable(this, pumps::close);
   }
 
   /**
@@ -139,7 +143,7 @@ public final class Respool implements AutoCloseable {
         throw new IllegalArgumentException(new String(error[0], StandardCharsets.UTF_8));
       }
       // Not the URL: it may have a password.
-      return new Respool(client, "respool", this);
+      return new Respool(client, "respool", this, database(url));
     }
 
     /** See {@link Respool#jedis}. */
@@ -149,9 +153,27 @@ public final class Respool implements AutoCloseable {
         return NewJedis.client(open(url));
       }
       if (!HAS_WARNED.getAndSet(true)) {
-        LOGGER.log(System.Logger.Level.WARNING, "respool is plain Jedis here: {0}", problem);
+        String dropped = texts.isEmpty() ? "" : "; without effect: " + String.join(", ", names());
+        LOGGER.log(System.Logger.Level.WARNING, "respool is plain Jedis here: {0}", problem + dropped);
       }
-      return NewJedis.plainClient(url);
+      return NewJedis.plainClient(url, limitMs, resp3);
+    }
+
+    private List<String> names() {
+      List<String> names = new ArrayList<>();
+      for (int index = 0; index < texts.size(); index += 2) {
+        names.add(new String(texts.get(index), StandardCharsets.UTF_8));
+      }
+      return names;
+    }
+
+    /** The database that a URL names behind its hosts, or 0. */
+    private static int database(String url) {
+      String path = url.replaceAll("[?#].*", "");
+      Matcher unix = Pattern.compile("[?&]db=([0-9]{1,9})").matcher(url);
+      Matcher last = Pattern.compile("/([0-9]{1,9})/?$").matcher(path);
+      Matcher found = url.startsWith("unix") ? unix : last;
+      return found.find() ? Integer.parseInt(found.group(1)) : 0;
     }
   }
 
@@ -181,7 +203,7 @@ public final class Respool implements AutoCloseable {
   public JedisSocketFactory sockets() {
     return () -> {
       try {
-        return new StreamSocket(this, isClosed ? 0 : Native.openStream(client.value));
+        return new StreamSocket(this, pumps.isClosed() ? 0 : Native.openStream(client.value));
       } finally {
         Reference.reachabilityFence(this);
       }
@@ -196,6 +218,9 @@ public final class Respool implements AutoCloseable {
   /**
    * Has a client of Jedis run through this one. For Spring Data Redis: {@code
    * JedisClientConfiguration.builder().customizeClient(respool::customize)}.
+   *
+   * @throws IllegalArgumentException the configuration of the builder has another database than the
+   *     URL of this client
    */
   public void customize(AbstractClientBuilder<?, ?> builder) {
     NewJedis.set(builder, this, executor());
@@ -208,12 +233,12 @@ public final class Respool implements AutoCloseable {
    * others, so they must not block.
    */
   public CompletableFuture<byte[]> ask(String... arguments) {
-    return PendingAsk.begin(asks(), Request.of(arguments), Outcome::reply);
+    return PendingAsk.begin(pumps.asks(), Request.of(arguments), Outcome::reply);
   }
 
   /** As {@link #ask(String...)}. */
   public CompletableFuture<byte[]> ask(byte[]... arguments) {
-    return PendingAsk.begin(asks(), Request.of(arguments), Outcome::reply);
+    return PendingAsk.begin(pumps.asks(), Request.of(arguments), Outcome::reply);
   }
 
   /**
@@ -223,53 +248,35 @@ public final class Respool implements AutoCloseable {
   public <T> CompletableFuture<T> ask(CommandObject<T> command) {
     byte[] request = Request.of(command.getArguments());
     return PendingAsk.begin(
-        asks(), request, outcome -> command.getBuilder().build(outcome.decode()));
+        pumps.asks(), request, outcome -> command.getBuilder().build(outcome.decode()));
   }
 
-  /** Sends a request and waits for its outcome. */
-  Outcome send(byte[] request, boolean isLimited) {
-    int limit = isLimited ? limitMs : 0;
-    if (VirtualThreads.isCurrent()) {
-      return virtualCalls().call(request, limit);
-    }
+  /**
+   * Sends a request and waits for its outcome. An interrupt ends the wait. One from before the call
+   * ends only a command that blocks: a thread that cleans up before it ends gets its replies.
+   */
+  Outcome send(byte[] request, boolean mayBlock) {
+    int limit = mayBlock ? 0 : limitMs;
+    boolean wasInterrupted = !mayBlock && Thread.interrupted();
     try {
+      if (VirtualThreads.isCurrent()) {
+        return pumps.virtualCalls().call(request, limit);
+      }
       return new Outcome(Native.call(client.value, request, limit));
     } finally {
       Reference.reachabilityFence(this);
-    }
-  }
-
-  private CallPump virtualCalls() {
-    CallPump pump = virtualCalls;
-    return pump != null ? pump : makeVirtualCalls();
-  }
-
-  private synchronized CallPump makeVirtualCalls() {
-    if (virtualCalls == null) {
-      virtualCalls = pump("respool-calls");
-    }
-    return virtualCalls;
-  }
-
-  private synchronized CallPump asks() {
-    if (asks == null) {
-      asks = pump("respool-asks");
-    }
-    return asks;
-  }
-
-  private CallPump pump(String name) {
-    return new CallPump(isClosed ? 0 : Native.openCompletions(client.value), name);
-  }
-
-  synchronized StreamPump streamPump() {
-    if (streams == null) {
-      streams = new StreamPump();
-      if (isClosed) {
-        streams.close();
+      if (wasInterrupted) {
+        Thread.currentThread().interrupt();
       }
     }
-    return streams;
+  }
+
+  StreamPump streamPump() {
+    return pumps.streams();
+  }
+
+  int database() {
+    return database;
   }
 
   /**
@@ -278,20 +285,12 @@ public final class Respool implements AutoCloseable {
    */
   @Override
   public synchronized void close() {
-    if (isClosed) {
+    if (pumps.isClosed()) {
       return;
     }
-    isClosed = true;
+    pumps.close();
     if (connections != null) {
       connections.close();
-    }
-    for (CallPump pump : new CallPump[] {virtualCalls, asks}) {
-      if (pump != null) {
-        pump.close();
-      }
-    }
-    if (streams != null) {
-      streams.close();
     }
     Native.close(client.value);
     Reference.reachabilityFence(this);

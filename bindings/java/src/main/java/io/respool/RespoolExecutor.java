@@ -28,7 +28,7 @@ final class RespoolExecutor implements CommandExecutor {
         return connection.executeCommand(command);
       }
     }
-    Outcome outcome = respool.send(Request.of(arguments), !arguments.isBlocking());
+    Outcome outcome = respool.send(Request.of(arguments), arguments.isBlocking());
     return command.getBuilder().build(outcome.decode());
   }
 

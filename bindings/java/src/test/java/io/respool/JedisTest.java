@@ -21,6 +21,7 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.Jedis;
+import redis.clients.jedis.JedisClientConfig;
 import redis.clients.jedis.JedisPool;
 import redis.clients.jedis.JedisPubSub;
 import redis.clients.jedis.Protocol;
@@ -261,6 +262,25 @@ class JedisTest {
     try (Respool respool = Respool.open(server.url());
         Jedis one = new Jedis(respool.sockets(), DefaultJedisClientConfig.builder().resp3().build())) {
       assertEquals("PONG", one.ping());
+    }
+  }
+
+  /** The commands of the builder's client would silently use another database. */
+  @Test
+  void otherDatabaseOfTheConfigurationIsRefused() {
+    JedisClientConfig third = DefaultJedisClientConfig.builder().database(3).build();
+    for (String path : new String[] {"", "/3"}) {
+      try (Respool respool = Respool.open(server.url() + path)) {
+        RedisClient.Builder builder = RedisClient.builder();
+        builder.clientConfig(third);
+        if (path.isEmpty()) {
+          var error =
+              assertThrows(IllegalArgumentException.class, () -> respool.customize(builder));
+          assertTrue(error.getMessage().contains("the database 3"), error.getMessage());
+        } else {
+          respool.customize(builder);
+        }
+      }
     }
   }
 

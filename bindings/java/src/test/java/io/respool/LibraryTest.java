@@ -10,6 +10,7 @@ import java.net.URL;
 import java.net.URLClassLoader;
 import java.nio.file.Files;
 import java.nio.file.Path;
+import java.nio.file.attribute.PosixFilePermissions;
 import java.util.ArrayList;
 import java.util.List;
 import org.junit.jupiter.api.Test;
@@ -28,7 +29,8 @@ class LibraryTest {
 
     public static void main(String[] arguments) {
       for (int round = 0; round < 2; round++) {
-        try (RedisClient jedis = Respool.jedis(arguments[0])) {
+        Respool.Options options = Respool.options().set("request-timeout-ms", "2s");
+        try (RedisClient jedis = options.jedis(arguments[0])) {
           System.out.println(jedis.incr("rounds"));
         }
       }
@@ -148,6 +150,37 @@ class LibraryTest {
     }
   }
 
+  /** The library is larger than a small heap. */
+  @Test
+  void smallHeapSuffices() throws Exception {
+    try (TestServer server = new TestServer()) {
+      String option = "-Drespool.library.folder=" + folder;
+      assertTrue(run(server, option, "-Xmx24m").contains("native: true"));
+    }
+  }
+
+  /** A folder that others may read is used. Into one that others may write, nothing is unpacked. */
+  @Test
+  void folderThatOthersMayWriteIsNotUsed() throws Exception {
+    try (TestServer server = new TestServer()) {
+      Path own = Files.createDirectory(folder.resolve("respool-" + System.getProperty("user.name")));
+      String option = "-Djava.io.tmpdir=" + folder;
+      Files.setPosixFilePermissions(own, PosixFilePermissions.fromString("rwxrwxrwx"));
+      assertTrue(run(server, option).contains("native: true"));
+      assertEquals(List.of(own), inFolder(folder));
+      assertEquals(List.of(), inFolder(own));
+      Files.setPosixFilePermissions(own, PosixFilePermissions.fromString("rwxr-xr-x"));
+      assertTrue(run(server, option).contains("native: true"));
+      assertEquals(1, inFolder(own).size());
+    }
+  }
+
+  private static List<Path> inFolder(Path folder) throws Exception {
+    try (var files = Files.list(folder)) {
+      return files.filter(file -> !file.getFileName().toString().startsWith("hsperfdata")).toList();
+    }
+  }
+
   /** Java loads a file for one class loader alone. */
   @Test
   void eachClassLoaderHasALibrary() throws Exception {
@@ -175,6 +208,7 @@ class LibraryTest {
       for (String option : new String[] {"-Dos.arch=mips", "-Drespool.library=/nowhere.so"}) {
         String output = run(server, option);
         assertEquals(1, count(output, "respool is plain Jedis here"), output);
+        assertTrue(output.contains("; without effect: request-timeout-ms"), output);
         assertTrue(output.contains("native: false"), output);
         assertTrue(output.contains("respool cannot run here: its native library cannot be loaded")
             || output.contains("respool cannot run here: it has no native library for linux-mips"), output);

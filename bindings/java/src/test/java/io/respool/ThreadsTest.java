@@ -1,6 +1,7 @@
 package io.respool;
 
 import static org.junit.jupiter.api.Assertions.assertEquals;
+import static org.junit.jupiter.api.Assertions.assertInstanceOf;
 import static org.junit.jupiter.api.Assertions.assertNull;
 import static org.junit.jupiter.api.Assertions.assertTrue;
 import static org.junit.jupiter.api.Assumptions.assumeTrue;
@@ -19,6 +20,7 @@ import org.junit.jupiter.api.Timeout;
 import redis.clients.jedis.JedisPubSub;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.Response;
+import redis.clients.jedis.exceptions.JedisConnectionException;
 
 /** Many threads of both kinds. */
 @Timeout(120)
@@ -177,6 +179,64 @@ class ThreadsTest {
       assertEquals(UnknownOutcomeException.class, failure(jedis, Duration.ofMillis(100)).getClass());
       server.goOn();
     }
+  }
+
+  /** A thread that was interrupted before a call gets its reply, and is interrupted behind it. */
+  @Test
+  void interruptFromBeforeTheCallEndsNoCall() throws Exception {
+    try (RedisClient jedis = Respool.jedis(server.url())) {
+      for (Starter starter : new Starter[] {ThreadsTest::platform, ThreadsTest::virtual}) {
+        CompletableFuture<Boolean> ended = new CompletableFuture<>();
+        starter.start(
+            () -> {
+              try {
+                Thread.currentThread().interrupt();
+                for (int round = 0; round < 100; round++) {
+                  jedis.incr("n");
+                }
+                ended.complete(Thread.interrupted());
+              } catch (Throwable e) {
+                ended.completeExceptionally(e);
+              }
+            });
+        assertTrue(ended.get(10, TimeUnit.SECONDS));
+      }
+    }
+  }
+
+  /** An executor that is shut down interrupts its threads once, perhaps between two waits. */
+  @Test
+  void interruptFromBeforeEndsACommandThatBlocks() throws Exception {
+    try (RedisClient jedis = Respool.jedis(server.url())) {
+      for (Starter starter : new Starter[] {ThreadsTest::platform, ThreadsTest::virtual}) {
+        CompletableFuture<Throwable> ended = new CompletableFuture<>();
+        starter.start(
+            () -> {
+              try {
+                Thread.currentThread().interrupt();
+                jedis.blpop(0, "empty");
+                ended.complete(null);
+              } catch (Throwable e) {
+                ended.complete(e);
+              }
+            });
+        assertInstanceOf(JedisConnectionException.class, ended.get(10, TimeUnit.SECONDS));
+      }
+    }
+  }
+
+  /** A client that no program refers to ends its threads, though it was not closed. */
+  @Test
+  void forgottenClientEndsItsThreads() throws Exception {
+    for (int round = 0; round < 5; round++) {
+      assertEquals("+PONG\r\n", new String(Respool.open(server.url()).ask("PING").get()));
+    }
+    long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
+    while (pumps() > 0 && System.nanoTime() < end) {
+      System.gc();
+      Thread.sleep(50);
+    }
+    assertEquals(0, pumps());
   }
 
   /** Callers that begin while the client closes get an outcome, and no thread stays behind. */
