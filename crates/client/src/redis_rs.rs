@@ -4,11 +4,12 @@ use std::error::Error;
 use std::future::poll_fn;
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use redis::{Cmd, ErrorKind, Pipeline, RedisError, RedisFuture, RedisResult, Value};
 
 use crate::call::{Call, PendingCall, take_request, trace_of};
-use crate::{CallError, Client, OrderedSession};
+use crate::{CallError, Client, OrderedSession, deadline_in};
 
 /// A blocking connection of the crate `redis` through a [`Client`]: see
 /// [`Client::redis_connection`].
@@ -23,8 +24,13 @@ use crate::{CallError, Client, OrderedSession};
 ///
 /// Errors tell the outcome. `is_connection_refusal` means that nothing was executed. Any other
 /// error of the kind `Io` means that a command may have been executed. [`call_error`] has the
-/// details. The limit of time is `request-timeout-ms` of the client.
-pub struct RedisConnection(ConnectionState);
+/// details. The limit of time is `request-timeout-ms` of the client, or that of
+/// [`RedisConnection::set_limit`].
+pub struct RedisConnection {
+    state: ConnectionState,
+    /// The time of a command or pipeline.
+    limit: Option<Duration>,
+}
 
 /// As [`RedisConnection`], for tasks: see [`Client::async_redis_connection`]. It has the trait
 /// `aio::ConnectionLike`, and needs no runtime. Each task has a connection of its own.
@@ -35,7 +41,20 @@ pub struct AsyncRedisConnection(ConnectionState);
 
 impl RedisConnection {
     pub(crate) fn new(client: Client) -> RedisConnection {
-        RedisConnection(ConnectionState::new(client))
+        let state = ConnectionState::new(client);
+        RedisConnection { state, limit: None }
+    }
+
+    /// Limits the time of each later command and pipeline. At the limit its requests are taken back
+    /// if they have not left, and the error tells the outcome. A connection that has a session for
+    /// good is closed then. A command that waits at the server, such as BLPOP, ends, too. `None`:
+    /// there is no such limit.
+    pub fn set_limit(&mut self, limit: Option<Duration>) {
+        self.limit = limit;
+    }
+
+    fn deadline(&self) -> Option<Instant> {
+        self.limit.and_then(deadline_in)
     }
 }
 
@@ -149,6 +168,7 @@ impl ConnectionState {
         requests: &[u8],
         skipped: usize,
         count: usize,
+        deadline: Option<Instant>,
     ) -> RedisResult<Vec<Value>> {
         let form = RequestForm::of(requests)?;
         form.check(skipped + count)?;
@@ -156,11 +176,11 @@ impl ConnectionState {
         let mut written = 0;
         session
             .get()
-            .send_encoded(requests, &mut written)
+            .send_encoded(requests, &mut written, deadline)
             .map_err(|error| unsent(error, written, &form))?;
         let mut replies = PipelineReplies::new(skipped, count);
         while replies.are_missing() {
-            replies.take(session.get().receive());
+            replies.take(session.get().receive_until(deadline));
         }
         self.put_back(session);
         replies.finish()
@@ -203,7 +223,8 @@ impl redis::ConnectionLike for RedisConnection {
         offset: usize,
         count: usize,
     ) -> RedisResult<Vec<Value>> {
-        self.0.exchange(cmd, offset, count)
+        let deadline = self.deadline();
+        self.state.exchange(cmd, offset, count, deadline)
     }
 
     fn req_command(&mut self, cmd: &Cmd) -> RedisResult<Value> {
@@ -212,7 +233,7 @@ impl redis::ConnectionLike for RedisConnection {
 
     /// The database of the client's URL, also after SELECT.
     fn get_db(&self) -> i64 {
-        self.0.database()
+        self.state.database()
     }
 
     fn check_connection(&mut self) -> bool {
@@ -220,7 +241,7 @@ impl redis::ConnectionLike for RedisConnection {
     }
 
     fn is_open(&self) -> bool {
-        self.0.is_open()
+        self.state.is_open()
     }
 }
 
@@ -229,14 +250,16 @@ impl RedisConnection {
     fn command(&mut self, request: Vec<u8>, is_silent: bool) -> RedisResult<Value> {
         let form = RequestForm::of(&request)?;
         form.check(1)?;
+        let deadline = self.deadline();
         if is_silent && form.silences {
-            return self.0.exchange(&request, 0, 0).map(|_| Value::Nil);
+            let sent = self.state.exchange(&request, 0, 0, deadline);
+            return sent.map(|_| Value::Nil);
         }
-        let value = if self.0.takes_any_session(form.effect) {
-            let sessions = self.0.client.sessions();
-            value_of(Call::of_request(sessions, request).wait(sessions, None))?
+        let value = if self.state.takes_any_session(form.effect) {
+            let sessions = self.state.client.sessions();
+            value_of(Call::of_request(sessions, request).wait(sessions, deadline))?
         } else {
-            one(self.0.exchange(&request, 0, 1)?)?
+            one(self.state.exchange(&request, 0, 1, deadline)?)?
         };
         Ok(if is_silent { Value::Nil } else { value })
     }

@@ -1,8 +1,9 @@
 //! A session of one caller: requests in order, and everything that a connection may do.
 
+use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use respool_driver::CallerSession;
 use respool_protocol::encode;
@@ -46,6 +47,30 @@ pub struct OrderedSession {
     _core: Arc<Core>,
 }
 
+/// A request that a task sends.
+struct Sending<'a> {
+    session: &'a mut OrderedSession,
+    request: Vec<u8>,
+    written: usize,
+}
+
+impl Sending<'_> {
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<Result<(), CallError>> {
+        let (request, written) = (&self.request, &mut self.written);
+        self.session.poll_send_encoded(context, request, written)
+    }
+}
+
+impl Drop for Sending<'_> {
+    fn drop(&mut self) {
+        if 0 < self.written && self.written < self.request.len() {
+            // The next request would be taken for the rest of this one.
+            self.session.session.withdraw();
+        }
+        self.session.request = std::mem::take(&mut self.request);
+    }
+}
+
 impl OrderedSession {
     pub(crate) fn new(session: CallerSession, core: Arc<Core>) -> OrderedSession {
         OrderedSession {
@@ -72,11 +97,34 @@ impl OrderedSession {
         self.write(args, CallerSession::write)
     }
 
+    /// As [`OrderedSession::send`], for a task: it waits for room without blocking the thread. If
+    /// the future is dropped in the middle of the request, the session ends.
+    ///
+    /// # Errors
+    /// See [`OrderedSession::send`].
+    pub async fn send_async<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<(), CallError> {
+        let request = self.encode(args)?;
+        let mut sending = Sending {
+            session: self,
+            request,
+            written: 0,
+        };
+        poll_fn(|context| sending.poll(context)).await
+    }
+
     fn write<A: AsRef<[u8]>>(
         &mut self,
         args: &[A],
         write: impl Fn(&CallerSession, &[u8]) -> usize,
     ) -> Result<(), CallError> {
+        let request = self.encode(args)?;
+        let outcome = self.write_all(&request, write, &mut 0);
+        self.request = request;
+        outcome
+    }
+
+    /// The bytes of a request, if the session may take one.
+    fn encode<A: AsRef<[u8]>>(&mut self, args: &[A]) -> Result<Vec<u8>, CallError> {
         if args.is_empty() {
             return Err(CallError::without_arguments());
         }
@@ -88,9 +136,7 @@ impl OrderedSession {
         let mut request = std::mem::take(&mut self.request);
         request.clear();
         encode::request(&mut request, args);
-        let outcome = self.write_all(&request, write, &mut 0);
-        self.request = request;
-        outcome
+        Ok(request)
     }
 
     fn write_all(
@@ -100,7 +146,7 @@ impl OrderedSession {
         written: &mut usize,
     ) -> Result<(), CallError> {
         while !self.write_some(request, written, &write)? {
-            self.wait();
+            self.wait(None);
         }
         Ok(())
     }
@@ -127,18 +173,40 @@ impl OrderedSession {
     }
 
     /// Sends encoded requests. Their replies are received next. `written`: the bytes that were
-    /// sent.
+    /// sent. At the deadline the session ends, and takes back the requests that have not left.
     #[cfg(feature = "redis")]
     pub(crate) fn send_encoded(
         &mut self,
         requests: &[u8],
         written: &mut usize,
+        deadline: Option<Instant>,
     ) -> Result<(), CallError> {
-        self.write_all(requests, CallerSession::write_before_wait, written)
+        while !self.write_some(requests, written, CallerSession::write_before_wait)? {
+            if !self.wait(deadline) {
+                self.session.withdraw();
+            }
+        }
+        Ok(())
+    }
+
+    /// Receives the next reply. At the deadline the session ends, and takes back the requests that
+    /// have not left.
+    #[cfg(feature = "redis")]
+    pub(crate) fn receive_until(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Vec<u8>, CallError> {
+        loop {
+            if let Some(outcome) = self.next() {
+                return outcome;
+            }
+            if !self.session.wait(deadline) {
+                self.withdraw();
+            }
+        }
     }
 
     /// As [`OrderedSession::send_encoded`], for a task.
-    #[cfg(feature = "redis")]
     pub(crate) fn poll_send_encoded(
         &mut self,
         context: &mut Context<'_>,
@@ -175,11 +243,13 @@ impl OrderedSession {
 
     /// Blocks until there is something to read, room to write or an end. A task that waits for that
     /// has to poll again.
-    fn wait(&mut self) {
-        self.session.wait(None);
+    /// Returns `false` at the deadline.
+    fn wait(&mut self, deadline: Option<Instant>) -> bool {
+        let is_in_time = self.session.wait(deadline);
         if let Some(task) = self.task.take() {
             task.wake();
         }
+        is_in_time
     }
 
     /// Takes bytes of replies out of the session. Returns whether there were any.
@@ -255,7 +325,7 @@ impl OrderedSession {
     pub fn withdraw(&mut self) {
         self.session.withdraw();
         while self.session.end().is_none() {
-            self.wait();
+            self.wait(None);
         }
     }
 

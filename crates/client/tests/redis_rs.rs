@@ -1,6 +1,6 @@
 //! The crate `redis` through a client, before a real server.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::{Commands, ConnectionLike, RedisError, RedisResult, Value};
 use respool_client::{CallError, Client, call_error};
@@ -38,6 +38,43 @@ fn typed_commands_work() {
         .unwrap();
     assert_eq!(keys.len(), 3);
     assert!(connection.check_connection() && connection.is_open());
+}
+
+/// At the limit the error tells the outcome, and the connection goes on.
+#[test]
+fn limit_ends_commands_and_pipelines() {
+    let server = server();
+    let mut connection = client(&server).redis_connection();
+    let _: () = connection.set("k", 0).unwrap();
+    connection.set_limit(Some(Duration::from_millis(100)));
+    assert_eq!(connection.get::<_, i64>("k").unwrap(), 0);
+    let sleep = "redis.call('SET', 'k', 1) local from = redis.call('TIME') \
+                 repeat local now = redis.call('TIME') \
+                 until (now[1] - from[1]) * 1000000 + now[2] - from[2] > 500000";
+    let mut pipeline = redis::pipe();
+    pipeline.cmd("EVAL").arg(sleep).arg(0).incr("k", 1);
+    let slow = redis::cmd("EVAL").arg(sleep).arg(0).to_owned();
+    for is_pipeline in [false, true] {
+        let began = Instant::now();
+        let error = match is_pipeline {
+            true => pipeline.query::<()>(&mut connection).unwrap_err(),
+            false => slow.query::<()>(&mut connection).unwrap_err(),
+        };
+        assert!(began.elapsed() < Duration::from_millis(450), "{error:?}");
+        let outcome = call_error(&error);
+        assert!(matches!(outcome, Some(CallError::Unknown(_))), "{error:?}");
+        wait_until("the script ends", SOON, || {
+            connection.get::<_, i64>("k").is_ok()
+        });
+    }
+    connection.set_limit(None);
+    assert!(connection.get::<_, i64>("k").unwrap() >= 1);
+    // A session for good has requests that later ones would meet.
+    redis::cmd("SELECT").arg(0).exec(&mut connection).unwrap();
+    connection.set_limit(Some(Duration::from_millis(100)));
+    let wait = redis::cmd("BLPOP").arg("none").arg(0).to_owned();
+    wait.query::<Value>(&mut connection).unwrap_err();
+    assert!(!connection.is_open());
 }
 
 /// A pipeline returns its values in order, and its errors at their places.

@@ -1,13 +1,15 @@
 //! Sessions of a client before a real server.
 
+use std::future::{Future, poll_fn};
 use std::sync::Arc;
-use std::task::{Context, Poll, Wake};
+use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use respool_client::{CallError, Client, OrderedSession};
 use respool_engine::settings::{Address, PoolKind, PoolSettings, ServerSettings, Settings};
 use respool_testkit::servers::{ServerProcess, any_server};
+use respool_testkit::tasks::block_on;
 use respool_testkit::time::wait_until;
 
 const SOON: Duration = Duration::from_secs(20);
@@ -353,6 +355,50 @@ impl Wake for Unpark {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
+}
+
+/// A task that sends more than the session holds waits without blocking its thread.
+#[test]
+fn task_sends_more_than_the_session_holds() {
+    let server = server();
+    let client = client(&server);
+    let mut session = client.session();
+    let value = "v".repeat(3 << 20);
+    block_on(async {
+        for _ in 0..5 {
+            session.send_async(&["SET", "k", &value]).await.unwrap();
+            session.send_async(&["STRLEN", "k"]).await.unwrap();
+        }
+        for _ in 0..5 {
+            for expected in ["+OK\r\n", ":3145728\r\n"] {
+                let reply = poll_fn(|context| session.poll_receive(context)).await;
+                assert_eq!(reply.unwrap(), expected.as_bytes());
+            }
+        }
+    });
+}
+
+/// The rest of a request cannot be sent later, so its session ends.
+#[test]
+fn future_dropped_in_the_middle_of_a_request_ends_the_session() {
+    let server = server();
+    let client = client(&server);
+    let mut session = client.session();
+    session.call(&["PING"]).unwrap();
+    server.stop();
+    let value = "v".repeat(64 << 20);
+    let mut context = Context::from_waker(Waker::noop());
+    let request = ["SET", "k", &value];
+    let mut sending = Box::pin(session.send_async(&request));
+    for _ in 0..50 {
+        assert!(sending.as_mut().poll(&mut context).is_pending());
+        thread::sleep(Duration::from_millis(2));
+    }
+    drop(sending);
+    server.cont();
+    let error = session.call(&["PING"]).unwrap_err();
+    assert!(matches!(error, CallError::NotSent(_)), "{error:?}");
+    assert_eq!(client.call(&["GET", "k"]).unwrap(), b"$-1\r\n");
 }
 
 /// A task is woken for each message.
