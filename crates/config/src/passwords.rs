@@ -3,6 +3,7 @@
 //! ```text
 //!   a server refuses a password ──► read its origin ──► new password ──► all workers
 //!   its lifetime nears its end ───► run its command     no password ───► the old one stays
+//!   5 seconds have passed ────────► read its file
 //! ```
 //!
 //! A thread of its own reads files and runs commands: both may be slow, and no client waits for
@@ -38,6 +39,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The shortest time between two runs of a command.
 const COMMAND_PAUSE: Duration = Duration::from_secs(1);
 
+/// The time between two looks at a file.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 /// The longest time between two attempts of a command that fails.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -71,6 +75,8 @@ struct RenewablePassword {
     trouble: Option<String>,
     /// The times of a command.
     schedule: CommandSchedule,
+    /// When the file is looked at next; `None`: it is a pipe or a command.
+    next_look: Option<Instant>,
 }
 
 impl fmt::Debug for RenewablePassword {
@@ -272,6 +278,7 @@ impl RenewablePasswords {
                         printed
                     }
                 };
+                let is_looked_at = matches!(origin, PasswordOrigin::File(_)) && !is_pipe;
                 self.0.push(RenewablePassword {
                     password: printed.password,
                     origin: origin.clone(),
@@ -280,6 +287,7 @@ impl RenewablePasswords {
                     is_used: true,
                     trouble: None,
                     schedule,
+                    next_look: is_looked_at.then(|| Instant::now() + LOOK_EVERY),
                 });
                 self.0.len() - 1
             }
@@ -300,10 +308,11 @@ impl RenewablePasswords {
         })
     }
 
-    /// When the next command is due.
+    /// When the next command or look is due.
     fn next_due(&self) -> Option<Instant> {
         let used = self.0.iter().filter(|one| one.is_used);
-        used.filter_map(|one| one.schedule.due).min()
+        used.filter_map(|one| one.schedule.due.or(one.next_look))
+            .min()
     }
 }
 
@@ -321,7 +330,7 @@ impl RenewablesInEffect {
         self.passwords.0.is_empty() && !self.tls.has_files()
     }
 
-    /// The time until a command is due or the files with certificates are looked at.
+    /// The time until a command is due or files are looked at.
     fn pause(&self, now: Instant) -> Option<Duration> {
         let until_due = self.passwords.next_due();
         let until_due = until_due.map(|due| due.saturating_duration_since(now));
@@ -492,15 +501,13 @@ fn read_again(
     failures: &mut RenewalFailures,
     mut tell: impl FnMut(PasswordSource, ChangedPassword<'_>),
 ) {
+    let now = Instant::now();
     for (index, one) in passwords.0.iter_mut().enumerate() {
         let is_refused = refused.contains(&index);
         let starts = one.is_used
             && match one.origin {
-                PasswordOrigin::File(_) => is_refused && !one.is_pipe,
-                PasswordOrigin::Command(_) => {
-                    let now = Instant::now();
-                    one.schedule.starts(is_refused, is_refused, now)
-                }
+                PasswordOrigin::File(_) => one.look_starts(is_refused, now),
+                PasswordOrigin::Command(_) => one.schedule.starts(is_refused, is_refused, now),
             };
         if !starts {
             continue;
@@ -520,6 +527,9 @@ fn read_again(
                     one.log_new();
                 }
             }
+            // A file that is being written has no password for a moment. If a server refuses the one
+            // from before, it counts.
+            Err(_) if one.next_look.is_some() && !is_refused => {}
             Err(what) => {
                 match one.origin {
                     PasswordOrigin::File(_) => failures.files += 1,
@@ -532,6 +542,18 @@ fn read_again(
 }
 
 impl RenewablePassword {
+    /// Whether the file is read now: a server refuses its password, or a look is due.
+    fn look_starts(&mut self, is_refused: bool, now: Instant) -> bool {
+        let Some(next_look) = self.next_look else {
+            return false;
+        };
+        let starts = is_refused || next_look <= now;
+        if starts {
+            self.next_look = Some(now + LOOK_EVERY);
+        }
+        starts
+    }
+
     /// Reads it again for a reload, in which this option names it first. A pipe keeps its password.
     /// The result of a command that has just run counts, even if it failed.
     fn read_for_reload(&mut self, option: &str) -> Result<(), String> {
@@ -697,8 +719,6 @@ mod tests {
         new_passwords
     }
 
-    /// A file that is replaced by rename behind a symbolic link is read again. An empty or missing
-    /// file leaves the password as it was.
     /// A file with more than a password is refused: its text would be a password that no server
     /// accepts.
     #[test]
@@ -727,6 +747,8 @@ mod tests {
         }
     }
 
+    /// A file that is replaced by rename behind a symbolic link is read again. An empty or missing
+    /// file leaves the password as it was.
     #[test]
     fn each_new_password_is_passed_on_once() {
         let directory = tempfile::tempdir().unwrap();
@@ -758,6 +780,35 @@ mod tests {
         assert_eq!(new_passwords(&mut files, &[0, 1]), [(0, "one".to_owned())]);
         std::fs::write(&b, "other").unwrap();
         assert_eq!(new_passwords(&mut files, &[0, 1]), []);
+    }
+
+    /// A file is looked at every few seconds. A look at a file without a password counts nothing: it
+    /// may be in the middle of a change.
+    #[test]
+    fn file_is_looked_at_while_no_server_refuses() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("password");
+        std::fs::write(&path, "one").unwrap();
+        let mut files = RenewablePasswords::default();
+        files
+            .read("x", &PasswordOrigin::File(path.clone()))
+            .unwrap();
+        let is_later = |due: Option<Instant>| due.is_some_and(|due| due > Instant::now());
+        std::fs::write(&path, "two").unwrap();
+        assert!(is_later(files.next_due()));
+        assert_eq!(new_passwords(&mut files, &[]), []);
+        for (content, new) in [("two", Some("two")), ("", None), ("three", Some("three"))] {
+            std::fs::write(&path, content).unwrap();
+            files.0[0].next_look = Some(Instant::now());
+            let mut failures = RenewalFailures::default();
+            let mut told = Vec::new();
+            read_again(&mut files, &BTreeSet::new(), &mut failures, |_, new| {
+                told.push(new.password.to_owned());
+            });
+            assert_eq!(told, Vec::from_iter(new));
+            assert_eq!(failures, RenewalFailures::default());
+            assert!(is_later(files.next_due()));
+        }
     }
 
     /// Each reading without a password is counted by its origin.
