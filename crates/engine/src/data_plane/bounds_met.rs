@@ -9,7 +9,7 @@ use crate::data_plane::DataPlane;
 use crate::data_plane::actions::Event;
 
 /// How often one bound is reported to the operator, milliseconds.
-const REPORT_EVERY_MS: u64 = 60_000;
+pub(crate) const REPORT_EVERY_MS: u64 = 60_000;
 
 /// A bound on links at which requests wait while other sessions use them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,7 @@ use crate::base::handle::LinkId;
 use crate::base::settings::Address;
 use crate::base::time::Time;
 use crate::data_plane::DataPlane;
+use crate::data_plane::bounds_met::REPORT_EVERY_MS;
 use crate::data_plane::link::{ConnectAttempt, Link, LinkRole, LinkState};
 use crate::data_plane::outage::Outage;
 use crate::data_plane::reconnects::Reconnects;
@@ -52,6 +53,8 @@ pub(crate) struct ServerHealth {
     pub(crate) reconnects: Reconnects,
     /// When the look-up of the server's name began; `None` when it has ended.
     looked_up_since: Option<Time>,
+    /// When the log last told that requests got no reply in time.
+    timeouts_told_at: Option<Time>,
 }
 
 impl ServerHealth {
@@ -83,6 +86,16 @@ impl ServerHealth {
         }
     }
 
+    /// A request got no reply in time. Returns whether the operator is told now: once a minute.
+    fn tells_timeout(&mut self, now: Time) -> bool {
+        let told_at = &mut self.timeouts_told_at;
+        let is_due = told_at.is_none_or(|at| now.since_ms(at) >= REPORT_EVERY_MS);
+        if is_due {
+            *told_at = Some(now);
+        }
+        is_due
+    }
+
     pub(crate) fn begin_look_up(&mut self, since: Time) {
         self.looked_up_since = Some(since);
     }
@@ -94,6 +107,20 @@ impl ServerHealth {
 
 /// Events.
 impl DataPlane {
+    /// A server has not answered a request by its deadline.
+    pub(crate) fn note_timeout(&mut self, link: LinkId) {
+        let (now, limit_ms) = (self.now, self.settings.timeouts.request_ms);
+        let Some(server) = self.links.get(link).map(|link| link.kind.server) else {
+            return;
+        };
+        if self.health(server).tells_timeout(now) {
+            let server = self.label(link);
+            let effect = format!("{server} has not answered requests within {limit_ms} ms");
+            let name = "request-timeout-ms";
+            self.emit(Event::BoundReached { name, effect });
+        }
+    }
+
     /// A link is up: links of this server that wait for their next attempt try now. Returns whether
     /// the server was away.
     pub(crate) fn note_reached(&mut self, server: ServerId) -> bool {

@@ -301,6 +301,7 @@ impl DataPlane {
         self.deadlines.count(entry.session);
         if was_sent {
             self.note_given_up(link, entry);
+            self.note_timeout(link);
         }
     }
 

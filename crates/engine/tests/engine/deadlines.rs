@@ -1,7 +1,7 @@
 //! The deadline of a request counts from its arrival, so it includes each wait before it is sent.
 
 use crate::world::{HELLO, World, requests, settings};
-use respool_engine::SessionId;
+use respool_engine::{Event, SessionId, Time};
 
 const REQUEST_MS: u32 = 500;
 const NOT_SENT: &str =
@@ -229,4 +229,30 @@ fn wait_for_the_client_does_not_count() {
     world.wait_ms(REQUEST_MS - 200);
     let got = world.got(session);
     assert!(got.ends_with("x\r\n+OK\r\n"), "{got:?}");
+}
+
+/// The operator is told once a minute that a server does not answer in time.
+#[test]
+fn server_that_misses_deadlines_is_named_once_a_minute() {
+    let mut settings = settings();
+    settings.timeouts.request_ms = 1_000;
+    settings.timeouts.link_stall_ms = 600_000;
+    let mut world = World::new(settings);
+    let session = world.accept();
+    let told = |world: &World| {
+        let of_timeouts = |event: &&Event| {
+            matches!(event, Event::BoundReached { name, effect }
+                if *name == "request-timeout-ms" && effect.starts_with("server:1 has not answered"))
+        };
+        world.events.iter().filter(of_timeouts).count()
+    };
+    for (nth, expected) in [(0, 1), (1, 1), (40, 1), (70, 2)] {
+        while world.now.since_ms(Time(0)) < nth * 1_000 {
+            world.wait_ms(500);
+        }
+        world.asks(session, &["SET k v"]);
+        world.wait_ms(1_200);
+        assert!(world.got(session).starts_with("-UNKNOWN"));
+        assert_eq!(told(&world), expected, "after {nth} s");
+    }
 }
