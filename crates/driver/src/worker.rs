@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
     Action, CloseReason, Counters, Engine, Event, LatencyReport, LinkId, LocalAddress, Origin,
-    Peer, PoolPlaces, SessionId, SubscriberCounts, TICK_MS, Time, TlsCounts, WorkerId,
-    WorkerReport,
+    Peer, PoolPlaces, RefusedClients, SessionId, SubscriberCounts, TICK_MS, Time, TlsCounts,
+    WorkerId, WorkerReport,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
@@ -194,6 +194,7 @@ pub(crate) struct WorkerLoop {
     /// Whether listeners with TLS are not watched, because of the bound of handshakes.
     tls_paused: bool,
     refusals: Refusals,
+    refused_clients: RefusedClients,
     /// Spare file descriptor, closed for a moment when descriptors run out, to refuse a client.
     reserve: Option<OwnedFd>,
     /// Sockets of the sessions, by the index of their id.
@@ -313,6 +314,7 @@ impl WorkerLoop {
             accept_again_at: None,
             tls_paused: false,
             refusals: Refusals::default(),
+            refused_clients: RefusedClients::default(),
             reserve: reserve(),
             sessions: Vec::new(),
             callers: shared.callers.get(id.index).cloned().map(Callers::new),
@@ -856,6 +858,7 @@ impl WorkerLoop {
             if !self.has_tls(listener) {
                 let _ = stream.write(MAX_CLIENTS_REPLY, &mut self.tls_buffers);
             }
+            self.refused_clients.full += 1;
             let detail = format!("{max} clients are connected; {peer} was refused");
             return self.accept_failed("sessions-max", detail);
         }
@@ -943,10 +946,12 @@ impl WorkerLoop {
                 &listener.socket,
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             )
-            && listener.tls.is_none()
         {
-            let mut client = ByteStream::new(client);
-            let _ = client.write(MAX_CLIENTS_REPLY, &mut self.tls_buffers);
+            self.refused_clients.descriptors += 1;
+            if listener.tls.is_none() {
+                let mut client = ByteStream::new(client);
+                let _ = client.write(MAX_CLIENTS_REPLY, &mut self.tls_buffers);
+            }
         }
         self.reserve = reserve();
         self.pause_accepting(
@@ -1681,6 +1686,7 @@ impl WorkerLoop {
             memory_bytes: self.tls_memory.bytes() as u64,
             ..self.tls_counts
         });
+        self.engine.handle_refused_clients(self.refused_clients);
         let mut others = Counters::default();
         for (index, report) in self.shared.reports.iter().enumerate() {
             if index == self.id.index {

@@ -116,6 +116,10 @@ counters! {
     sessions_total: u64,
     /// Sessions now.
     sessions: u64,
+    /// Clients that were refused because `sessions-max` sessions were open.
+    clients_refused_full: u64,
+    /// Clients that were refused because no file descriptor was left.
+    clients_refused_descriptors: u64,
     /// Sessions that respool closed because they broke a rule or passed a limit.
     sessions_closed_by_us: u64,
     /// Sessions that respool closed before they authenticated: too late, or because memory was
@@ -296,6 +300,15 @@ pub struct TlsCounts {
     pub handshakes_failed: u64,
     /// Bytes of memory that TLS takes, now: of clients and of servers.
     pub memory_bytes: u64,
+}
+
+/// Clients that the driver refused, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedClients {
+    /// Because `sessions-max` sessions were open.
+    pub full: u64,
+    /// Because no file descriptor was left.
+    pub descriptors: u64,
 }
 
 #[cfg(test)]

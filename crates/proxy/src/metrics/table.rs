@@ -558,6 +558,16 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     // Sessions and requests.
     counter("respool_sessions_accepted", "sessions_total"),
     gauge("respool_sessions", "sessions"),
+    by(
+        "respool_clients_refused",
+        "Clients that got no session: `sessions-max` sessions were open, or no file `descriptors` \
+         were left.",
+        "reason",
+        &[
+            ("sessions-max", "clients_refused_full"),
+            ("descriptors", "clients_refused_descriptors"),
+        ],
+    ),
     counter("respool_sessions_closed", "sessions_closed_by_us"),
     counter(
         "respool_sessions_closed_unauthenticated",

@@ -20,8 +20,9 @@ const ELSEWHERE: [&str; 2] = ["slots", "latency_us"];
 
 /// Counters that stay at 0 in this test: they need another pool, TLS, a fault, or a limit.
 #[rustfmt::skip]
-const UNMOVED: [&str; 41] = [
-    "respool_blocking_polls", "respool_collapsing_stops", "respool_failed_not_sent",
+const UNMOVED: [&str; 43] = [
+    "respool_blocking_polls", "respool_clients_refused_descriptors",
+    "respool_clients_refused_full", "respool_collapsing_stops", "respool_failed_not_sent",
     "respool_failed_unknown", "respool_flushed_full", "respool_flushed_late",
     "respool_get_fusing_stops", "respool_late_replies", "respool_links_closed_for_room",
     "respool_links_drained", "respool_links_full", "respool_links_lost", "respool_logins_refused",

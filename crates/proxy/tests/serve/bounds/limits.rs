@@ -120,6 +120,10 @@ fn client_above_the_limit_gets_redis_error() {
         );
         refused.expect_closed();
     }
+    let soon = Duration::from_secs(5);
+    wait_until("INFO counts the refused clients", soon, || {
+        counter(&mut clients[0], "clients_refused_full") == 5
+    });
     for client in &mut clients {
         assert_eq!(
             client.call("SET key value"),
