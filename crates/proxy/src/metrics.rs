@@ -88,7 +88,7 @@ pub(crate) fn start(
 }
 
 impl ProcessPages {
-    /// The text of `/metrics`. One scrape at a time is written, so that a crowd of readers takes no
+    /// The text of `/metrics`. One scrape at a time is written, so that many HTTP clients take no
     /// more than one core from the workers.
     fn metrics(&self, accept: &str) -> Page {
         let mut tallies = self.tallies.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,8 +104,8 @@ impl ProcessPages {
         if snapshot.lacks_names {
             warn!(
                 "metrics: {SERVERS_KEPT_MAX} servers have had series of their own since the start, \
-                 the most whose counters are kept. New servers are part of the series `other` of \
-                 their pool. Restart respool to give them series"
+                 the maximum number of servers with counters. New servers are part of the series \
+                 `other` of their pool. Restart respool to give them series"
             );
         }
         snapshot.reload = self.reloads.report();

@@ -393,8 +393,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
         ..counter("respool_tls_certificate_expiry_time", "")
     },
     MetricFamily {
-        help: "Sets of certificates, keys and CAs that were changed while respool runs, and refused: \
-               the set from before stays. `of`: their use.",
+        help: "Changed sets of certificates, keys and CAs that respool refused while it ran. The \
+               earlier set stays in use. `of`: the use of the set.",
         source: MetricSource::RenewalFailures {
             label: "of",
             of: &[
@@ -405,8 +405,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
         ..counter("respool_tls_certificates_refused", "")
     },
     MetricFamily {
-        help: "Passwords that could not be read again while respool runs: a command or a file of \
-               the configuration gave none, and the password from before stays.",
+        help: "Passwords that could not be read again while respool ran: a command or a file of \
+               the configuration gave none. The earlier password stays in use.",
         source: MetricSource::RenewalFailures {
             label: "origin",
             of: &[
@@ -462,8 +462,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     // Pools and servers.
     MetricFamily {
         kind: MetricKind::Gauge,
-        help: "1 if a server of the pool answers, with prefixes one for each of them, and none has \
-               withdrawn the configured login; else 0.",
+        help: "1 if a server of the pool answers and no server has withdrawn the configured login; \
+               else 0. In a pool with prefixes, a server must answer for each prefix.",
         source: MetricSource::PoolReady,
         ..counter("respool_pool_ready", "")
     },
@@ -586,8 +586,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     bytes("respool_session_sent", "session_bytes_out"),
     by(
         "respool_requests_failed",
-        "Requests that failed: `not_sent` surely were not executed, `unknown` failed after they \
-         were sent.",
+        "Requests that failed. `not_sent`: the request was surely not executed. `unknown`: it may \
+         have been executed.",
         "outcome",
         &[
             ("not_sent", "failed_not_sent"),
@@ -596,8 +596,9 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     ),
     counter("respool_requests_timed_out", "requests_timed_out"),
     MetricFamily {
-        help: "Error replies to clients: `replied` by a server, `refused` by respool. Requests \
-               that failed: `not_sent` surely were not executed, `unknown` may have been.",
+        help: "Error replies to clients. `replied`: from a server. `refused`: respool refused the \
+               request. `not_sent`: the request was surely not executed. `unknown`: it may have \
+               been executed.",
         source: MetricSource::Errors,
         ..counter("respool_request_errors", "")
     },
@@ -640,8 +641,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     },
     by(
         "respool_batches_flushed",
-        "Batches by the reason for which they left: `idle` found a link that owed no replies, \
-         `full` were full, `late` had waited as long as they may.",
+        "Batches by the reason for which they left. `idle`: the link owed no replies. `full`: the \
+         batch was full. `late`: the batch had waited for its longest time.",
         "reason",
         &[
             ("idle", "flushed_idle"),
@@ -771,11 +772,11 @@ pub(crate) static LEFT_OUT: &[(&str, &str)] = &[
     (
         "last_failure_ms_ago",
         "It is a time since an event. An increase of respool_server_connect_failures_total or \
-         respool_server_connections_lost_total has that time.",
+         respool_server_connections_lost_total shows when the event was.",
     ),
     (
         "wait_reason",
-        "It changes five times a second, and each word would be a series.",
+        "It may change five times a second, and each of its values would be a series.",
     ),
     (
         "occupancy",
