@@ -86,12 +86,12 @@ impl Resolved {
             _ if has_wrong_auth => {}
             (ClientAuth::Off, Some(_)) => wrong(
                 "tls-ca",
-                "no client is asked for a certificate: say `tls-client-auth`, `required` or \
-                 `optional`, or remove this",
+                "clients are not asked for a certificate: set `tls-client-auth` to `required` or \
+                 `optional`, or remove `tls-ca`",
             ),
             (ClientAuth::Optional | ClientAuth::Required, None) => wrong(
                 "tls-client-auth",
-                "no CA is known: name the file with the CA of the clients by `tls-ca`",
+                "`tls-ca` is missing: name the file with the CA of the clients",
             ),
             _ => {}
         }

@@ -72,11 +72,11 @@ pub(super) const SOCKET_MODE: Opt = Opt {
     },
     value: "MODE",
     brief: "The mode of sockets in the file system on which respool listens",
-    more: "In octal, as for chmod. A client needs the right to write to the socket. By default, \
-           every user of the machine that can reach the directory may connect, as with the sockets \
-           of PostgreSQL, with any umask. To restrict that, set a password, or give the \
-           socket a group and the mode 0660, or put it into a directory that only its clients may \
-           enter.",
+    more: "In octal, as for chmod. A client needs the right to write to the socket. By default the \
+           mode is 0777, whatever the umask is: every user of the machine that can reach the \
+           directory may connect, as with the sockets of PostgreSQL. To restrict that, set a \
+           password, or give the socket a group and the mode 0660, or put the socket into a \
+           directory that only its clients may enter.",
     example: "0660",
     of_program: true,
     ..OPTION
@@ -174,14 +174,14 @@ pub(super) const REFUSE_COMMANDS: Opt = Opt {
     },
     value: "COMMAND",
     brief: "A command that no client may use; may be given several times",
-    more: "It holds for requests of clients: plain, in a transaction, inline, of a subscriber, \
-           before and after AUTH. It does not hold for commands that scripts, functions and \
-           modules call within the server. Only a rule of the server's ACL prevents those, for the \
-           user of `--backend` or for the users of clients: `ACL SETUSER NAME -flushall`. A \
-           command that the server has renamed is refused by both names.\n\n`none` refuses no \
-           command. Names are as in `config|set`; the name of a command with subcommands stands \
-           for all of them. Several names may be given at once, with commas between them. \
-           `!debug|object` lets DEBUG OBJECT pass though `debug` is refused. The given names \
+    more: "It applies to every request of a client, also in a transaction, as an inline command, \
+           from a subscriber and before AUTH. It does not apply to commands that scripts, \
+           functions and modules call within the server. Only a rule of the server's ACL prevents \
+           such commands, for the user of `--backend` or for the users of clients: `ACL SETUSER \
+           NAME -flushall`. A command that the server has renamed is refused by both \
+           names.\n\n`none` refuses no command. `config|set` refuses one subcommand; `config` \
+           refuses all its subcommands. Several names may be given at once, with commas between \
+           them. `!debug|object` lets DEBUG OBJECT pass though `debug` is refused. The given names \
            replace the default: the commands by which one client could harm all others.",
     example: "shutdown,flushall,config",
     at_reload: AtReload::Applies,
@@ -201,8 +201,8 @@ pub(super) const BACKEND_PASSWORD: Opt = Opt {
     },
     value: "PASSWORD",
     brief: "The password that respool sends to the server by AUTH",
-    more: "It replaces the password in --backend. A user other than the default one still stands \
-           there: redis://USER@HOST.",
+    more: "It replaces the password in --backend. The URL still names the user, unless it is \
+           `default`: redis://USER@HOST.",
     example: "a-long-one",
     variable: Some("RESPOOL_BACKEND_PASSWORD"),
     secret: true,
@@ -252,11 +252,11 @@ pub(super) const BACKEND_PASSWORD_COMMAND: Opt = Opt {
         or_number: false,
     },
     value: "COMMAND",
-    brief: "A command that prints the password for the server, as for tokens",
-    more: "For tokens that expire: IAM of a cloud, or a vault. The command is the absolute path of \
-           a program and its arguments, with spaces between them; there is no shell. It prints \
-           the password on one line, and may print the lifetime of the password in seconds on a \
-           second line. It has 10 seconds for that.\n\nrespool runs the command at the start, when \
+    brief: "A command that prints the password or token for the server",
+    more: "Such a token may come from a cloud's IAM or from a vault. The option's value is the \
+           absolute path of a program and its arguments, with spaces between them; there is no \
+           shell. The command prints the password on one line, and may print the lifetime of the \
+           password in seconds on a second line. It has 10 seconds for that.\n\nrespool runs the command at the start, when \
            three quarters of the lifetime are over, when a server refuses the password, and at a \
            reload. New connections use the new password, and those that are up authenticate with \
            it. If the command fails, the earlier password stays, the log says so, and respool \

@@ -49,7 +49,7 @@ impl Files {
         text
     }
 
-    /// A file with an option in each line.
+    /// The configuration of this file. Each line has one option.
     fn good(&self, file: &str) -> Config {
         good(&self.fill(file), &[], &[])
     }
@@ -107,7 +107,7 @@ fn url(text: &str) -> BackendUrl {
     crate::backend::parse_backend(text).unwrap()
 }
 
-/// Checks that the file has this one problem, with its place and words.
+/// Checks that the file has one problem, which contains the texts `place` and `what`.
 fn assert_one_problem(files: &Files, file: &str, place: &str, what: &str) {
     let text = files.fill(file);
     let problems = resolve(&text, &[], &[]).err().unwrap_or_default();
@@ -144,12 +144,12 @@ fn wrong_tls_of_listeners_is_a_problem() {
         (
             format!("{LISTENER}tls-client-auth = 'optional'"),
             "4:1: tls-client-auth: ",
-            "by `tls-ca`",
+            "`tls-ca` is missing",
         ),
         (
             format!("{LISTENER}tls-ca = '{{CA}}'"),
             "4:1: tls-ca: ",
-            "say `tls-client-auth`",
+            "set `tls-client-auth` to",
         ),
         (
             format!("{LISTENER}tls-ca = '{{CA}}'\ntls-client-auth = 'maybe'"),
@@ -315,14 +315,14 @@ fn several_mistakes_of_tls_are_told_at_once() {
             "tls-listen = '127.0.0.1:1'\ntls-client-auth = 'optional'",
             &[
                 "r.toml:1:1: tls-listen: a listener with TLS needs a certificate",
-                "r.toml:2:1: tls-client-auth: no CA is known",
+                "r.toml:2:1: tls-client-auth: `tls-ca` is missing",
             ],
         ),
         (
             "tls-listen = '127.0.0.1:1'\ntls-cert = '{CERT}'\ntls-ca = '{KEY}'",
             &[
                 "r.toml:2:1: tls-cert: there are 1 `tls-cert` and 0 `tls-key`",
-                "r.toml:3:1: tls-ca: no client is asked for a certificate",
+                "r.toml:3:1: tls-ca: clients are not asked for a certificate",
                 "r.toml:3:1: tls-ca: `",
             ],
         ),
@@ -379,7 +379,7 @@ fn wrong_value_has_no_second_problem() {
     let expected = [
         "r.toml:1:14: tls-listen: ",
         "r.toml:1:1: tls-listen: a listener with TLS needs a certificate",
-        "r.toml:2:1: tls-ca: no client is asked",
+        "r.toml:2:1: tls-ca: clients are not asked",
     ];
     assert_problems(&files, &missing, &expected);
 }
