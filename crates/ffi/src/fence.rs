@@ -8,9 +8,9 @@ use respool_client::{CallError, Client};
 
 /// A client that callers of another language share.
 pub(crate) struct Shared {
-    /// `None` once it was closed.
+    /// `None` once the client was closed.
     client: RwLock<Option<Client>>,
-    /// The text of the panic that has failed the client.
+    /// The text of the panic that failed the client.
     failure: OnceLock<String>,
 }
 
@@ -22,14 +22,15 @@ impl Shared {
         }
     }
 
-    /// Runs `call` with the client. A panic in it is an unknown outcome, and each call behind it
+    /// Runs `call` with the client. If `call` panics, its outcome is unknown, and each later call
     /// fails as not sent.
     pub(crate) fn with_client<T>(
         &self,
         call: impl FnOnce(&Client) -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         self.fenced(|| {
-            // The lock ends in this line: closing would wait for it as long as the call waits.
+            // The lock ends with this statement. Otherwise `close` would wait for it as long as the
+            // call waits.
             let client = self
                 .client
                 .read()
@@ -42,20 +43,20 @@ impl Shared {
         })
     }
 
-    /// Runs `call`, which may panic, unless an earlier one has.
+    /// Runs `call`, which may panic. Fails if an earlier call has panicked.
     pub(crate) fn fenced<T>(
         &self,
         call: impl FnOnce() -> Result<T, CallError>,
     ) -> Result<T, CallError> {
         if let Some(text) = self.failure.get() {
-            let text = format!("the client has failed earlier: {text}");
+            let text = format!("the client failed earlier and is closed; open a new one: {text}");
             return Err(CallError::NotSent(text));
         }
         catch_unwind(AssertUnwindSafe(call)).unwrap_or_else(|panic| {
             let text = text_of(&*panic);
             let _ = self.failure.set(text.clone());
             self.close();
-            Err(CallError::Unknown(format!("the client has failed: {text}")))
+            Err(CallError::Unknown(format!("the client failed: {text}")))
         })
     }
 
@@ -87,16 +88,16 @@ mod tests {
         Shared::new(Client::open("redis://127.0.0.1:1").expect("the client opens"))
     }
 
-    /// The caller of a panic gets an error, and so do the calls behind it. The process goes on.
+    /// The call that panics gets an error, and each later call, too. The process goes on.
     #[test]
     fn panic_fails_its_client_only() {
         let (failing, other) = (client(), client());
         let outcome: Result<(), CallError> = failing.with_client(|_| panic!("broken {}", 1));
-        let unknown = CallError::Unknown("the client has failed: broken 1".into());
+        let unknown = CallError::Unknown("the client failed: broken 1".into());
         assert_eq!(outcome, Err(unknown));
         let later = failing.with_client(|_| Ok(()));
-        let not_sent = CallError::NotSent("the client has failed earlier: broken 1".into());
-        assert_eq!(later, Err(not_sent));
+        let text = "the client failed earlier and is closed; open a new one: broken 1";
+        assert_eq!(later, Err(CallError::NotSent(text.into())));
         assert_eq!(other.with_client(|_| Ok(())), Ok(()));
     }
 
