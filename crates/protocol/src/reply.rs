@@ -19,7 +19,7 @@ const HEADER_BYTES_MAX: usize = 24;
 pub enum FramingError {
     /// A value starts with this byte, which is not a type byte.
     Type(u8),
-    /// A length is not a number, or not a possible one.
+    /// A length is invalid: it is not a number, or no value has it.
     Length,
     /// A line does not end with CR LF.
     LineEnd,
@@ -29,7 +29,7 @@ impl std::fmt::Display for FramingError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             FramingError::Type(byte) => write!(f, "no reply starts with byte {byte:#04x}"),
-            FramingError::Length => f.write_str("a length is not a number"),
+            FramingError::Length => f.write_str("a length is invalid"),
             FramingError::LineEnd => f.write_str("a line does not end with CR LF"),
         }
     }

@@ -1,5 +1,6 @@
-//! The replies to RESPOOL: times of requests by command, the slow log, and hot keys. Each is the
-//! server's own reply to LATENCY HISTOGRAM, SLOWLOG GET or Valkey's HOTKEYS GET, with more behind.
+//! The replies to RESPOOL: times of requests by command, the slow log, and hot keys. Each has the
+//! form of the server's reply to LATENCY HISTOGRAM, SLOWLOG GET or Valkey's HOTKEYS GET, with more
+//! fields at the end.
 
 use std::cmp::Reverse;
 use std::sync::Arc;

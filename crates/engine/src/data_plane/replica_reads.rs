@@ -18,15 +18,16 @@ use crate::routing::pool::ServerId;
 use crate::routing::replica_table::NoReader;
 
 /// If a link to a replica owes replies and brings nothing for this long, it is closed, and its
-/// reads are sent elsewhere, milliseconds. At most a third of the deadline of a request.
+/// reads are sent elsewhere, milliseconds. The time is a third of `request-timeout-ms`, from
+/// [`SILENT_MS`] to this; without a timeout it is this.
 pub(crate) const SILENCE_MS_MAX: u64 = 1_000;
 
-/// The last write of a session that reads its own writes.
+/// The reads of a session at the owner after its own writes.
 #[derive(Debug, Default)]
 pub(crate) struct OwnWriteReads {
-    /// The session has written, and has had a request in flight ever since.
+    /// The session has written. Its next read without a request in flight clears this.
     written: bool,
-    /// The end of the time in which it reads at the owner, milliseconds.
+    /// The end of the time in which the session reads at the owner, milliseconds.
     until_ms: Option<u32>,
 }
 

@@ -21,8 +21,8 @@ pub(crate) struct Succession {
 }
 
 impl DataPlane {
-    /// The succession that a link begins which has just come up. `None`: it is no idle link, or the
-    /// link for which it was connected needs no successor any more.
+    /// The succession that begins when this link comes up. `None`: the link is not idle, or the old
+    /// link needs no successor any more.
     pub(crate) fn succession_of(&mut self, id: LinkId) -> Option<Succession> {
         let link = self.links.get(id);
         let link = link.filter(|link| link.role == LinkRole::Idle)?;

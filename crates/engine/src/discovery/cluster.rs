@@ -35,9 +35,9 @@ use crate::routing::slot_table::SlotTable;
 /// `ok` then.
 const BEHIND_MS: u64 = 60_000;
 /// Links to a replaced node are closed when it was silent for this long and no node names it,
-/// milliseconds. A node that still runs keeps its clients waiting for its replica, and answers them
-/// as soon as it learns of the failover. Other nodes name it again once it has become a replica. A
-/// node that is gone was silent for longer before its replica was elected.
+/// milliseconds. A running node lets its clients wait for its replica, and answers them once it
+/// learns of the failover. Other nodes name it again once it has become a replica. A node that is
+/// gone has been silent for longer than this before its replica is elected.
 const REPLACED_MS: u64 = 500;
 
 /// The belief about one Cluster beyond the owners of its slots, and the answers that decide it. The
@@ -138,11 +138,11 @@ impl ClusterBelief {
 
     /// Whether a topology with this epoch replaces the one that is believed. `epoch`: `None` if it
     /// describes another Cluster, whose epochs cannot be compared with ours. `answered_by`: the
-    /// nodes that gave it. `owners`: the nodes that own slots.
+    /// nodes that described it. `owners`: the nodes that own slots.
     ///
-    /// Most owners know the epoch of an election before it counts, so most never report an older
-    /// one. If all of them were restored from older files, most report an older epoch sooner or
-    /// later. A node that does not answer counts for neither.
+    /// Most owners know the epoch of an election before the election is valid. So a majority of the
+    /// owners reports an older epoch only if the nodes were restored from older files. Then the
+    /// older epoch is believed. A node that does not answer is not part of this majority.
     pub(super) fn is_news(
         &mut self,
         epoch: Option<u64>,
@@ -184,9 +184,9 @@ impl ClusterBelief {
         moves
     }
 
-    /// The slots without an owner, in order: no node names one, or the node that others name denies
-    /// it. Each node's word on its own slots counts. If the named node was not asked, the slot
-    /// stays as it was.
+    /// The slots without an owner, in order. A slot has no owner if no node names one, or if the
+    /// named node denies that it is the owner. If the named node was not asked, the slot stays as
+    /// it was.
     pub(super) fn unserved_by(
         &self,
         was_unserved: &[u16],
@@ -489,10 +489,10 @@ impl Discovery {
         (default_server != next).then_some((default_server, next))
     }
 
-    /// Finds links to nodes that were replaced by their replicas and are silent. A node that is
-    /// alive tells sessions that wait there in a blocking command; a frozen one would keep them
-    /// waiting for ever, so they are closed once no node has named it for [`REPLACED_MS`]. Returns
-    /// the links to lose.
+    /// Finds links to nodes that were replaced by their replicas and are silent. A running node
+    /// ends the blocking commands of its clients when it becomes a replica. A frozen node would
+    /// keep these sessions waiting for ever, so their links are closed once no node has named it
+    /// for [`REPLACED_MS`]. Returns the links to lose.
     pub(crate) fn replaced_links(&mut self, plane: &mut DataPlane, pool: usize) -> Vec<LinkId> {
         let now = plane.now;
         let mut links = Vec::new();

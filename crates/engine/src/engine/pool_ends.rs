@@ -34,8 +34,8 @@ impl Engine {
         self.tick_pool_ends();
     }
 
-    /// The sessions that the end of a pool without a successor closes. Their requests that have
-    /// come are answered first.
+    /// The sessions to close because their pool ends without a successor. Requests that they have
+    /// sent are answered first.
     pub fn sessions_of_removed_pools(&self, settings: &Settings) -> Vec<SessionId> {
         self.plane.sessions_of_removed_pools(settings)
     }

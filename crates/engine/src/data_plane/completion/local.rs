@@ -5,8 +5,8 @@ use respool_protocol::commands::{CommandId, id};
 /// The completion of a request about which respool knows more than the server, or learns from it.
 #[derive(Debug)]
 pub(crate) enum LocalCompletion {
-    /// Own: MULTI and EXEC, to see whether the server accepts them. The value is the reply to
-    /// MULTI.
+    /// Sent by respool: MULTI and EXEC, to see whether the server accepts them. The value is the
+    /// reply to MULTI.
     Probe(Option<Vec<u8>>),
     /// INFO. `ours`: whether respool's own section is added.
     Info { ours: bool },
@@ -18,7 +18,7 @@ pub(crate) enum LocalCompletion {
     Select(u32),
     /// EVAL, SCRIPT LOAD: the request contains a script.
     Script,
-    /// Own: SCRIPT LOAD in front of a request that names the script of this number.
+    /// Sent by respool: SCRIPT LOAD in front of a request that names the script of this number.
     Load(u32),
     /// EVALSHA of a script that respool knows.
     Evalsha,
@@ -27,12 +27,12 @@ pub(crate) enum LocalCompletion {
     /// A large request that runs code. Its reply is always passed on. `shown`: the body of the
     /// script that it contains, at most [`crate::base::limits::SCRIPT_BYTES_MAX`].
     Code { shown: Option<Box<[u8]>> },
-    /// Own: COMMAND, or COMMAND INFO about a command that respool does not know.
+    /// Sent by respool: COMMAND, or COMMAND INFO about a command that respool does not know.
     Learn(Subject),
 }
 
 impl LocalCompletion {
-    /// Takes a reply that is not the last one. Returns whether the reply was such a one.
+    /// Takes a reply that another reply follows. Returns whether another reply follows.
     pub(crate) fn take_early(&mut self, reply: &[u8]) -> bool {
         match self {
             LocalCompletion::Probe(first) if first.is_none() => {
@@ -44,7 +44,7 @@ impl LocalCompletion {
     }
 }
 
-/// The subject of a question to a server.
+/// The subject of a request that respool itself sends to a server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Subject {
     /// A command that the table does not have.
@@ -55,7 +55,7 @@ pub(crate) enum Subject {
     Opening,
     /// Whether the user may send this probe, by its bytes.
     Right(Vec<u8>),
-    /// No question: the server gets the script of this number.
+    /// The script of this number, which the server gets.
     Script { number: u32 },
 }
 
