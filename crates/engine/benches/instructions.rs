@@ -87,7 +87,7 @@ fn compare() -> Result<(), String> {
     );
     if before.by != now.by {
         println!(
-            "Not compared: those before were of {}, these are of {}",
+            "Not compared: the old counts were made with {}, the new ones with {}",
             before.by, now.by
         );
         return Ok(());
@@ -99,7 +99,7 @@ fn compare() -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{}\nIf that is the price of something: make instructions ACCEPT=1",
+        "{}\nIf the increase is intended, run: make instructions ACCEPT=1",
         worse.join("\n")
     ))
 }
