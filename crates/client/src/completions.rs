@@ -149,13 +149,13 @@ impl Completions {
     pub fn wait(&self, deadline: Option<Instant>) -> bool {
         loop {
             let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));
-            // A time beyond the range of the kernel is none.
+            // If the kernel cannot represent the time, the wait has no limit.
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             let mut events = [PollFd::new(&*self.woken, PollFlags::IN)];
             match poll(&mut events, timeout.as_ref()) {
                 Ok(0) => return false,
                 Err(Errno::INTR) => {}
-                // A wait that the system refuses is a reason to look.
+                // If the system refuses the wait, the caller looks for outcomes at once.
                 Ok(_) | Err(_) => return true,
             }
         }

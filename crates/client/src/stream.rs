@@ -42,7 +42,7 @@ pub struct SessionStream {
 #[derive(Default)]
 struct Input {
     bytes: Vec<u8>,
-    /// Those before it were read.
+    /// The number of bytes that were read.
     at: usize,
 }
 
@@ -93,7 +93,7 @@ impl SessionStream {
         let mut input = match self.input.try_lock() {
             Ok(input) => input,
             Err(TryLockError::Poisoned(error)) => error.into_inner(),
-            // Another thread reads, and makes room so.
+            // Another thread reads, which makes room.
             Err(TryLockError::WouldBlock) => {
                 thread::sleep(ROOM_WAIT);
                 return Ok(());
@@ -153,8 +153,8 @@ impl SessionStream {
         }
     }
 
-    /// Makes a wait one for bytes alone. After a write that found too little room it would end at
-    /// once when there is room, again and again. A writer does not wait while a reader does.
+    /// Makes the next wait end only when bytes come. After a write that found too little room, each
+    /// wait would end at once while there is room. A writer does not wait while a reader waits.
     fn forget_room(&self) {
         self.session.write_before_wait(&[]);
     }
