@@ -1,6 +1,6 @@
-//! A worker without a thread of its own: an event loop of the program takes its turns.
+//! A worker without a thread of its own: its *host*, an event loop of the program, takes its turns.
 //!
-//! Tasks of that event loop ask, and the worker's turn comes when they have all run. So their
+//! Tasks of the event loop call, and the worker's turn comes when all tasks have run. So their
 //! requests are in one batch without a switch between threads.
 
 use std::os::fd::BorrowedFd;

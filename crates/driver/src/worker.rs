@@ -105,7 +105,7 @@ const SESSION_READ_BYTES: usize = 64 << 10;
 const LINK_READ_BYTES: usize = 256 << 10;
 /// Most events taken from the kernel in one turn.
 const EVENTS_MAX: usize = 1024;
-/// The same for a turn of a caller.
+/// Most events taken from the kernel in a turn that a caller takes: see [`crate::helm`].
 const LED_EVENTS_MAX: usize = 16;
 /// Most reads of one session at the start of a drain. A client that keeps sending must not delay
 /// the drain.
@@ -116,8 +116,8 @@ const REMOVED_READS_MAX: usize = 4;
 const ACCEPTS_MAX: usize = 128;
 /// Most clients accepted from one listening socket with TLS in one turn. Such a client costs more.
 const TLS_ACCEPTS_MAX: usize = 16;
-/// Most time that a turn gives to handshakes of clients, so that a storm of them delays no session
-/// for long. The last one may pass it.
+/// Most time that a turn gives to handshakes of clients, so that many handshakes delay no session
+/// for long. The last step of a handshake in a turn may end later.
 const HANDSHAKE_TURN: Duration = Duration::from_micros(500);
 /// Period of a worker's housekeeping, equal to that of the tick.
 const HOUSEKEEP_EVERY: Duration = Duration::from_millis(50);
@@ -239,7 +239,7 @@ pub(crate) struct WorkerLoop {
     draining: bool,
 }
 
-/// The belongings of a thread that takes turns.
+/// The buffers and the meter of a thread that takes turns.
 pub(crate) struct TurnTools {
     events: Vec<epoll::Event>,
     /// The number of events in the last turn.
@@ -370,7 +370,7 @@ impl WorkerLoop {
                 break;
             }
             if back.was_led {
-                // It looks after its sockets and stands aside again.
+                // One turn serves the sockets, without a wait. Then the worker may stand aside.
                 until = Some(Instant::now());
             } else if let Some(callers) = &mut worker.callers {
                 callers.forget_lone_callers();
@@ -395,7 +395,8 @@ impl WorkerLoop {
         }
     }
 
-    /// Takes a turn of a host. Returns the number of events; `None`: it was the last turn.
+    /// Takes a turn in the host's thread: see [`crate::hosted`]. Returns the number of events;
+    /// `None`: it was the last turn.
     pub(crate) fn take_hosted_turn(&mut self) -> Option<usize> {
         // Events are not `Send`, so a worker that may change its thread does not keep them.
         let mut tools = TurnTools::of_caller();
@@ -408,7 +409,8 @@ impl WorkerLoop {
         self.callers.as_ref().map_or(0, Callers::woken_tasks)
     }
 
-    /// Whether nothing is to be done until the next event or caller. Then callers wake the host.
+    /// Whether the worker has nothing to do until the next event or the next request of a caller.
+    /// Then callers wake the host.
     pub(crate) fn may_rest(&self) -> bool {
         let due = self.engine.deadline();
         // The last wait has set the alarm, unless the batch has come in that turn.

@@ -59,10 +59,10 @@ fn forked(fate: Fate) -> Option<CallerEnd> {
     })
 }
 
-/// A child has no worker. Its callers are told so, and none of them waits, whichever locks other
-/// threads had at the fork.
+/// A child has no worker. The calls of its callers fail at once, whichever locks other threads had
+/// at the fork.
 #[test]
-fn callers_of_a_child_are_told_so() {
+fn calls_in_a_child_fail_at_once() {
     let server = ServerProcess::start::<&str>(&any_server(), &[]).expect("the server starts");
     let at = ServerSettings::at(Address::Tcp {
         host: server.address().ip().to_string(),

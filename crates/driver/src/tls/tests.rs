@@ -534,8 +534,8 @@ fn cut_connection_is_at_its_end() {
     assert_eq!(pair.reads().unwrap(), ReadOutcome::End);
 }
 
-/// A client that resets its connection behind the end of its handshake has not failed in it, and
-/// its first request counts.
+/// If a client resets its connection after its handshake has ended, the handshake does not count as
+/// failed, and the client's first request is read.
 #[test]
 fn reset_behind_the_handshake_is_no_failed_handshake() {
     let ca = TestCa::new();
