@@ -34,7 +34,7 @@ pub enum ClientVerb {
 }
 
 impl ClientVerb {
-    /// Its name on command lines and in files.
+    /// The verb's name on command lines and in files.
     pub fn name(self) -> &'static str {
         match self {
             ClientVerb::Get => "get",
@@ -54,12 +54,12 @@ impl ClientVerb {
     }
 }
 
-/// A case: the same for all peers.
+/// A case. It is the same for all peers.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ClientCase {
     /// Threads or tasks, each with one request at a time.
     pub callers: usize,
-    /// Their requests.
+    /// The requests of the callers.
     pub verb: ClientVerb,
     /// The measured time of a round, seconds.
     pub seconds: f64,
@@ -72,7 +72,7 @@ pub struct LoopResult {
     pub requests: u64,
     /// Requests that failed.
     pub errors: u64,
-    /// From the first request to the last reply, seconds.
+    /// The time from the first request to the last reply, seconds.
     pub seconds: f64,
     /// Median time of a request, microseconds.
     pub p50_us: f64,
@@ -85,24 +85,24 @@ pub struct LoopResult {
 pub struct PeerRound {
     /// Requests a second.
     pub per_s: f64,
-    /// Median and 99th percentile, microseconds.
+    /// Median time of a request, microseconds.
     pub p50_us: f64,
-    /// See `p50_us`.
+    /// The time that 1 in 100 requests exceeds, microseconds.
     pub p99_us: f64,
-    /// CPU of the peer's process for each request, microseconds.
+    /// CPU time of the peer's process for each request, microseconds.
     pub client_us: f64,
-    /// CPU of the server for each request, microseconds.
+    /// CPU time of the server for each request, microseconds.
     pub server_us: f64,
 }
 
 /// The rounds of a peer in a case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct PeerReport {
-    /// Its name.
+    /// The name of the peer.
     pub peer: String,
-    /// The name of the peer with which it is compared.
+    /// The name of the peer with which this peer is compared.
     pub base: String,
-    /// By round; `None`: it failed.
+    /// The result of each round; `None`: the round failed.
     pub rounds: Vec<Option<PeerRound>>,
 }
 
@@ -111,25 +111,25 @@ pub struct PeerReport {
 pub struct CaseResult {
     /// The case.
     pub case: ClientCase,
-    /// Those that ran.
+    /// The results of the peers that ran.
     pub peers: Vec<PeerReport>,
 }
 
 /// The result of a run.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ClientsReport {
-    /// By case.
+    /// The result of each case.
     pub cases: Vec<CaseResult>,
     /// Peers that did not run, with the reason.
     pub missing: Vec<String>,
-    /// Runs that failed.
+    /// Errors of the rounds that failed.
     pub failures: Vec<String>,
 }
 
 /// Runs a peer once.
 ///
 /// # Errors
-/// It does not start, ends early, or a request of it fails. The text is its own.
+/// The peer does not start, ends early, or one of its requests fails. The text names the peer.
 pub fn run_once(
     peer: &ClientLibrary,
     url: &str,
@@ -146,7 +146,7 @@ pub fn run_once(
     );
     process.say("go").map_err(failed)?;
     let line = process.line().map_err(failed)?;
-    // It waits for its end, so that its threads are still there to be counted.
+    // The peer waits to be killed, so the CPU times of its threads can still be read.
     let after = (
         cpu::read(pid).map_err(failed)?,
         cpu::read(server).map_err(failed)?,
@@ -175,7 +175,7 @@ pub fn run_once(
 /// Whether a peer can run here. `Err`: the reason why not.
 ///
 /// # Errors
-/// Its own words.
+/// The error output of the peer.
 pub fn probe(peer: &ClientLibrary) -> Result<(), String> {
     let output = peer.probe().stdin(Stdio::null()).output();
     let output = output.map_err(|error| error.to_string())?;

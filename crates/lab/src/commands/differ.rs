@@ -34,10 +34,10 @@ struct DifferArgs {
     /// Cases, each from an empty server, for each server.
     #[arg(long, value_name = "N", value_parser = positive::<u64>, default_value_t = 100)]
     cases: u64,
-    /// Begin no case after so long, for each server [no limit].
+    /// Time for each server; no case begins later [no limit].
     #[arg(long, value_name = "S", value_parser = duration)]
     seconds: Option<Duration>,
-    /// Requests of a case, about.
+    /// Approximate number of requests of a case.
     #[arg(long, value_name = "N", value_parser = positive::<usize>, default_value_t = 60)]
     steps: usize,
     /// Connections of a case.
@@ -49,10 +49,10 @@ struct DifferArgs {
     /// All but these classes of requests.
     #[arg(long, value_name = "A,B,…", value_parser = names)]
     without: Option<ValueList<String>>,
-    /// Never send these commands: CLIENT LIST,READONLY. May be repeated.
+    /// Never send these commands, for example "CLIENT LIST,READONLY"; may be repeated.
     #[arg(long, value_name = "A,B,…")]
     omit: Vec<String>,
-    /// redis-6.2, redis-7.0, redis-8.2, valkey-9.1, or all that are installed: all.
+    /// redis-6.2, redis-7.0, redis-8.2 or valkey-9.1; `all` is every installed one.
     #[arg(long, value_name = "NAME", value_parser = flavours, default_value = "redis-7.0")]
     server: ValueList<Flavour>,
     /// The respool to test [the one next to respool-lab, or from PATH].
