@@ -1,4 +1,4 @@
-//! Certificates: none ends the reader, and only the bytes of the certificate count.
+//! No input makes the certificate parser panic, and it ignores the bytes behind the certificate.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

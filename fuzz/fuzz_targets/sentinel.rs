@@ -1,5 +1,5 @@
-//! Any bytes are an answer or a message of a Sentinel, or an error. Values that are read keep their
-//! bounds.
+//! No input makes the parsers of a Sentinel's answers and messages panic. All values that they read
+//! are within their bounds.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
