@@ -77,7 +77,8 @@ class LoopEntry:
         self.calls = _respool.LoopCalls(core.native, arm)
         calls_of = weakref.ref(self.calls)
         self.ready = _respool.ReadyStreams()
-        # The connections keep their streams. Those in the pool of redis-py keep their loop, too.
+        # The connections keep their streams alive. Connections in a pool of redis-py keep their
+        # event loop alive, too.
         self.streams = weakref.WeakValueDictionary()
         self.next_number = 0
         loop.add_reader(self.calls.fileno(), self.calls.drain)
@@ -97,7 +98,7 @@ class LoopEntry:
     def close(self):
         loop = self.loop_of()
         if loop is None or loop.is_closed() or len(self.calls) or self.streams:
-            # The loop has its readers until it ends.
+            # The event loop keeps its readers until it ends.
             return
         try:
             loop.remove_reader(self.calls.fileno())
@@ -283,7 +284,7 @@ class Connection(SessionState, redis.asyncio.connection.AbstractConnection):
         except redis.ConnectionError as error:
             raise self._end_of(Outcome(writer, None), error) from None
 
-    # The fate of the requests of the last session that was out of time.
+    # The outcome of the requests of the last session whose read timed out.
     _taken_back = None
 
     async def disconnect(self, nowait=False, **kwargs):

@@ -17,7 +17,7 @@ final class Native {
 
   private Native() {}
 
-  /** A handle. It is freed when this object is not reachable any more, so users keep it reachable. */
+  /** A handle of the library. It is freed once this object is unreachable: keep it reachable. */
   static final class Handle {
     final long value;
 
@@ -37,7 +37,7 @@ final class Native {
     return handle;
   }
 
-  /** The library asks this while a thread waits for its reply. */
+  /** The library calls this while a thread waits for its reply. */
   static boolean isInterrupted() {
     return Thread.currentThread().isInterrupted();
   }

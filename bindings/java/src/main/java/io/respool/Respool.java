@@ -28,7 +28,7 @@ import redis.clients.jedis.providers.PooledConnectionProvider;
  * <p>A request without a reply is a {@link NotSentException} or an {@link UnknownOutcomeException}.
  * Errors of the server are the exceptions of Jedis.
  *
- * <p>Order holds between calls of which one has ended before the other began.
+ * <p>A call that begins after another call has ended is executed after it.
  */
 public final class Respool implements AutoCloseable {
   private static final System.Logger LOGGER = System.getLogger("io.respool");
