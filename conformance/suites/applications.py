@@ -42,9 +42,12 @@ ITEMS_MIN = 10
 # The time in which a worker records the end of a job, also on a busy machine.
 REST_SECONDS = 1
 STOP_SECONDS = 1
+START_SECONDS_MAX = 60
 # A Sentinel demotes the old primary some ten seconds after the failover. Until then an application
 # may stay connected to it.
-START_SECONDS_MAX, PATIENCE_SECONDS, DRAIN_SECONDS_MAX, END_SECONDS_MAX = 60, 40, 15, 20
+PATIENCE_SECONDS = 40
+DRAIN_SECONDS_MAX = 15
+END_SECONDS_MAX = 20
 # One request of each activity may be in flight when the server ends. The direct side may have none
 # in flight at that moment.
 TOLERATED = {"errors": 1, "lost": 0, "twice": 0}
