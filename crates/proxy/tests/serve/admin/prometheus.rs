@@ -74,7 +74,7 @@ fn prometheus_scrapes_the_metrics() {
     for _ in 0..7 {
         assert_eq!(client.call("SET key value"), Reply::ok());
     }
-    // The start of respool was awaited by a request, too.
+    // The test waits for the start of respool by a request that respool itself answers.
     let query = "respool_requests_total-respool_requests_answered_locally_total";
     wait_for(&prometheus, query, 7.0);
     wait_for(&prometheus, "respool_sessions", 1.0);
@@ -85,7 +85,7 @@ fn prometheus_scrapes_the_metrics() {
     wait_for(&prometheus, "respool_pool_ready", 1.0);
 }
 
-/// promtool finds nothing to say about the page.
+/// promtool finds no mistake in the page.
 #[test]
 fn promtool_accepts_the_metrics() {
     let program = match find_program("promtool") {

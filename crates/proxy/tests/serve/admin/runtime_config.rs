@@ -20,8 +20,8 @@ fn option(client: &mut RespClient, name: &str) -> String {
     }
 }
 
-/// Equal reads and two GETs leave in one batch, more than once: the first time shows that the user
-/// may. Returns the number of fused GETs and of collapsed reads.
+/// Sends equal reads and two GETs in one batch, three times: after the first batch respool knows
+/// that the user may send them. Returns the number of fused GETs and of collapsed reads.
 pub(crate) fn coalesced(client: &mut RespClient) -> (u64, u64) {
     let mut count = || {
         (
@@ -192,7 +192,7 @@ fn invalid_config_set_changes_nothing() {
         );
         assert_eq!(option(&mut client, "respool.fuse"), "yes");
         let both = client.call("CONFIG SET respool.fuse no respool.collapse no");
-        // Before Redis 7, one option is set by a command.
+        // Before Redis 7, CONFIG SET takes one option.
         assert_eq!(both.error().is_some(), is_6, "{both:?}");
         let set = if is_6 { "yes" } else { "no" };
         assert_eq!(option(&mut client, "respool.fuse"), set);
@@ -317,9 +317,9 @@ fn listeners(target: &Target) -> Vec<SocketAddr> {
 }
 
 #[test]
-fn a_listener_can_be_left_out_by_itself() {
+fn listener_option_applies_to_its_listener_only() {
     let target = proxied(&Options::with(&["--listen=127.0.0.1:0"]));
-    wait_until("the log names the listener", Duration::from_secs(5), || {
+    wait_until("the log says `ready`", Duration::from_secs(5), || {
         target.proxy().log().contains("ready")
     });
     let addresses = listeners(&target);
@@ -339,7 +339,7 @@ fn a_listener_can_be_left_out_by_itself() {
         Reply::ok()
     );
     assert_eq!(coalesced(&mut two), (0, 0));
-    // In one MGET, either, nothing takes the answer of an equal one.
+    // Within one MGET, too, a GET does not take the reply of an equal GET.
     assert_eq!(
         two.call("CONFIG SET respool.listener.fuse yes"),
         Reply::ok()

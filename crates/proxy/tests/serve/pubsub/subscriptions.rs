@@ -19,9 +19,9 @@ use crate::target::{Options, Target, before_every_server, on_every_target, proxi
 
 /// A step of one of several clients.
 enum SubscriberStep {
-    /// Sends this line and reads this many replies or pushes, whose bytes are compared ...
+    /// The client sends this line and reads this many replies or pushes. Their bytes are compared.
     Asks(usize, String, usize),
-    /// ... or do not: they name a version or an id.
+    /// As `Asks`, but the bytes are not compared: they contain a version or an id.
     AsksAny(usize, String, usize),
     /// The client gets this many messages without a request.
     Gets(usize, usize),
@@ -195,7 +195,7 @@ fn resp2_subscriber_gets_redis_error_for_other_commands() {
             asks(0, "GET key", 1),
             asks(0, "SUNSUBSCRIBE", 1),
             asks(0, "GET key", 1),
-            // With the version the rule comes and goes.
+            // In RESP2 a subscriber may send few commands; in RESP3, all commands.
             SubscriberStep::AsksAny(0, "HELLO 3".into(), 1),
             asks(0, "SUBSCRIBE a", 1),
             asks(0, "SET key value", 1),
@@ -316,7 +316,7 @@ fn subscriber_counts_cover_all_workers_and_direct_clients() {
         assert_eq!(publisher.call("PUBSUB NUMSUB news"), numsub(11));
         assert_eq!(publisher.call("PUBLISH news m"), Reply::Integer(21));
         drop(all);
-        // No client says good-bye, so it takes a moment.
+        // respool notices a moment later that the clients have closed their connections.
         wait_until("one subscriber of the channel is left", PATIENCE, || {
             publisher.call("PUBSUB NUMSUB news") == numsub(1)
         });
@@ -828,7 +828,7 @@ fn client_list_shows_what_a_client_subscribes_to() {
             text.lines().map(|line| line.to_owned()).collect()
         };
         let all = listed(&mut other, "CLIENT LIST TYPE pubsub");
-        // Respool's own clients only; past it the server shows the same of its one client.
+        // The list contains only clients of respool. The server itself lists its own clients.
         let lines: Vec<&String> = all
             .iter()
             .filter(|line| line.contains("listener"))

