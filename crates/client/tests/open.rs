@@ -53,7 +53,7 @@ fn use_keys(client: &Client) {
 }
 
 fn keys_of(node: &Node) -> i64 {
-    match node.order(&["DBSIZE"]) {
+    match node.ask_ok(&["DBSIZE"]) {
         Ok(Reply::Integer(keys)) => keys,
         other => panic!("{other:?}"),
     }

@@ -583,7 +583,7 @@ impl RunningRound<'_> {
             let mut connection = holder.connect().map_err(broken)?;
             let own = |(_, key): &(usize, &LoadKey)| key.is_written && key.group == group;
             for (place, key) in keys.iter().enumerate().filter(own) {
-                let list = connection.order(&["LRANGE", &key.name, "0", "-1"]);
+                let list = connection.ask_ok(&["LRANGE", &key.name, "0", "-1"]);
                 let Reply::Array(values) = list.map_err(broken)? else {
                     return Err(format!("{} is no list", key.name));
                 };

@@ -733,7 +733,7 @@ impl Inspector {
     /// # Errors
     /// When it does not answer with one.
     pub fn info(&mut self, section: &str) -> io::Result<String> {
-        match self.0.order(&["INFO", section])? {
+        match self.0.ask_ok(&["INFO", section])? {
             Reply::Bulk(text) => Ok(String::from_utf8_lossy(&text).into_owned()),
             other => Err(io::Error::other(format!(
                 "INFO was answered with {other:?}"
@@ -777,7 +777,7 @@ fn info_field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// A proxy may accept before it can reach its server, so it counts as started with an answered GET.
 pub(crate) fn wait_until_served(address: SocketAddr) -> io::Result<()> {
     let ask = || -> io::Result<()> {
-        match RespClient::open(address, Duration::from_secs(1))?.order(&["GET", "lab:ready"])? {
+        match RespClient::open(address, Duration::from_secs(1))?.ask_ok(&["GET", "lab:ready"])? {
             Reply::Null => Ok(()),
             other => Err(io::Error::other(format!("GET was answered with {other:?}"))),
         }

@@ -223,8 +223,8 @@ impl RespClient {
         self.reader.into_inner()
     }
 
-    /// Sets how long a read may wait from now on.
-    pub fn patience(&self, limit: Duration) {
+    /// Sets the time that each later read may wait.
+    pub fn set_read_timeout(&self, limit: Duration) {
         self.stream()
             .set_read_timeout(Some(limit))
             .expect("a timeout above zero can be set");
@@ -275,10 +275,10 @@ impl RespClient {
         let reply = asked.and_then(|()| self.try_reply());
         match reply {
             Ok(_) if self.has_unread() => {
-                Err(self.about(args, io::ErrorKind::InvalidData, "bytes follow the reply"))
+                Err(self.error_context(args, io::ErrorKind::InvalidData, "bytes follow the reply"))
             }
             Ok(reply) => Ok(reply),
-            Err(error) => Err(self.about(args, error.kind(), &error.to_string())),
+            Err(error) => Err(self.error_context(args, error.kind(), &error.to_string())),
         }
     }
 
@@ -286,15 +286,20 @@ impl RespClient {
     ///
     /// # Errors
     /// When no reply comes, or an error.
-    pub fn order<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
+    pub fn ask_ok<A: AsRef<[u8]>>(&mut self, args: &[A]) -> io::Result<Reply> {
         match self.ask(args)? {
-            Reply::Error(error) => Err(self.about(args, io::ErrorKind::Other, &error)),
+            Reply::Error(error) => Err(self.error_context(args, io::ErrorKind::Other, &error)),
             reply => Ok(reply),
         }
     }
 
     /// An error with the server's address and the request.
-    fn about<A: AsRef<[u8]>>(&self, args: &[A], kind: io::ErrorKind, error: &str) -> io::Error {
+    fn error_context<A: AsRef<[u8]>>(
+        &self,
+        args: &[A],
+        kind: io::ErrorKind,
+        error: &str,
+    ) -> io::Error {
         let mut text = match self.stream().peer_addr() {
             Ok(address) => format!("{address}:"),
             Err(_) => "a lost connection:".to_owned(),
@@ -379,9 +384,9 @@ impl RespClient {
         if self.has_unread() {
             return false;
         }
-        self.patience(time);
+        self.set_read_timeout(time);
         let result = self.stream().peek(&mut [0]);
-        self.patience(PATIENCE);
+        self.set_read_timeout(PATIENCE);
         let timed_out = [io::ErrorKind::WouldBlock, io::ErrorKind::TimedOut];
         matches!(result, Err(error) if timed_out.contains(&error.kind()))
     }
@@ -407,7 +412,7 @@ impl RespClient {
     }
 
     /// Resets the connection.
-    pub fn vanish(self) {
+    pub fn reset(self) {
         reset(self.stream());
     }
 }

@@ -205,7 +205,7 @@ impl Scene {
         let mut connection = RespClient::open(proxy, ASK)?;
         for number in 0..PROBE_KEYS {
             let key = format!("failover:probe:{number}");
-            connection.order(&["SET", &key, "0"])?;
+            connection.ask_ok(&["SET", &key, "0"])?;
             if self.group_of(&key)? == 0 {
                 return Ok(key);
             }
@@ -223,8 +223,8 @@ impl Scene {
         }
         // WAIT is about the writes of its own connection, and those follow all earlier ones.
         let mut connection = self.first(0).connect()?;
-        connection.order(&["SET", key, "0"])?;
-        match connection.order(&["WAIT", "1", "9000"])? {
+        connection.ask_ok(&["SET", key, "0"])?;
+        match connection.ask_ok(&["WAIT", "1", "9000"])? {
             Reply::Integer(1..) => Ok(()),
             other => Err(io::Error::other(format!("WAIT gives {other:?}"))),
         }
@@ -294,7 +294,7 @@ impl Scene {
         shards.node_mut(0).restart()?;
         let mut connection = shards.node(0).connect()?;
         for key in read {
-            connection.order(&["SET", key, key])?;
+            connection.ask_ok(&["SET", key, key])?;
         }
         Ok(())
     }

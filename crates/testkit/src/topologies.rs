@@ -93,7 +93,7 @@ impl Node {
     pub fn connect(&self) -> io::Result<RespClient> {
         let mut client = RespClient::open(self.address(), ASK_LIMIT)?;
         if let Some(password) = &self.password {
-            client.order(&["AUTH", password])?;
+            client.ask_ok(&["AUTH", password])?;
         }
         Ok(client)
     }
@@ -110,8 +110,8 @@ impl Node {
     ///
     /// # Errors
     /// When it does not answer, or answers with an error.
-    pub fn order<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
-        self.connect()?.order(args)
+    pub fn ask_ok<A: AsRef<[u8]>>(&self, args: &[A]) -> io::Result<Reply> {
+        self.connect()?.ask_ok(args)
     }
 
     /// A field of a section of INFO, such as `role` of `replication`.
@@ -119,7 +119,7 @@ impl Node {
     /// # Errors
     /// When it does not answer or has no such field.
     pub fn info(&self, section: &str, field: &str) -> io::Result<String> {
-        let info = text(&self.order(&["INFO", section])?)?;
+        let info = text(&self.ask_ok(&["INFO", section])?)?;
         let found = field_of(&info, field);
         found.map(str::to_owned).ok_or_else(|| {
             io::Error::other(format!("{}: INFO has no {field}: {info}", self.address()))
@@ -257,7 +257,7 @@ fn field_of<'a>(lines: &'a str, field: &str) -> Option<&'a str> {
 
 /// Checks that a replica follows this primary, has its data, and is connected.
 fn check_replica(replica: &Node, primary: SocketAddr) -> Result<(), String> {
-    let info = replica.order(&["INFO", "replication"]);
+    let info = replica.ask_ok(&["INFO", "replication"]);
     let info = info.and_then(|info| text(&info));
     let info = info.map_err(|error| error.to_string())?;
     let own = replica.address();

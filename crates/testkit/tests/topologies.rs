@@ -67,7 +67,7 @@ fn first_line(mut stream: TcpStream, request: &[u8]) -> String {
 /// node without the slot redirects.
 fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &TestCluster) {
     for node in 0..6 {
-        let info = cluster.node(node).order(&["CLUSTER", "INFO"]).unwrap();
+        let info = cluster.node(node).ask_ok(&["CLUSTER", "INFO"]).unwrap();
         let info = String::from_utf8_lossy(info.text().unwrap()).into_owned();
         for line in [
             "cluster_state:ok",
@@ -88,7 +88,7 @@ fn a_cluster_has_all_slots_and_replicas_that_follow(cluster: &TestCluster) {
         let key = &keys_of(*cluster.share(primary).start(), 1)[0];
         set_and_wait(cluster.node(primary), key);
         let mut replica = cluster.node(primary + 3).connect().unwrap();
-        replica.order(&["READONLY"]).unwrap();
+        replica.ask_ok(&["READONLY"]).unwrap();
         assert_eq!(replica.ask(&["GET", key]).unwrap(), bulk("v"));
         let moved = format!(
             "MOVED {} {}",
@@ -106,7 +106,7 @@ fn slots_move_with_their_keys(cluster: &mut TestCluster) {
     let slot = 100;
     let keys = keys_of(slot, 250);
     for key in &keys {
-        cluster.node(0).order(&["SET", key, key]).unwrap();
+        cluster.node(0).ask_ok(&["SET", key, key]).unwrap();
     }
     let empty = cluster.add_node().unwrap();
     assert_eq!(cluster.nodes().len(), empty + 1);
@@ -179,7 +179,7 @@ fn redis_before_7_and_after_it_form_a_cluster_too() {
         };
         let cluster = TestCluster::start(&binary, settings).unwrap();
         let key = &keys_of(3, 1)[0];
-        cluster.node(0).order(&["SET", key, "v"]).unwrap();
+        cluster.node(0).ask_ok(&["SET", key, "v"]).unwrap();
         cluster.move_slots(0..8, 0, 1).unwrap();
         let reply = cluster.node(1).ask(&["GET", key]).unwrap();
         assert_eq!(reply, bulk("v"), "{flavour:?}");
@@ -247,7 +247,7 @@ fn sentinels_follow_a_failover_that_one_is_told_to_do(sentinels: &Sentinels) {
             assert_eq!(sentinels.named_by(sentinel, watched).unwrap(), first);
         }
         let args = ["SENTINEL", "CKQUORUM", "m0"];
-        let reply = sentinels.sentinel(sentinel).order(&args).unwrap();
+        let reply = sentinels.sentinel(sentinel).ask_ok(&args).unwrap();
         let is_enough = reply.text().unwrap().starts_with(b"OK 3 usable Sentinels");
         assert!(is_enough, "{reply:?}");
     }
@@ -390,7 +390,7 @@ fn shards_know_nothing_of_each_other() {
         return;
     };
     let mut shards = Shards::start(&binary, 2, &["--maxmemory", "10mb"]).unwrap();
-    shards.node(0).order(&["SET", "k", "v"]).unwrap();
+    shards.node(0).ask_ok(&["SET", "k", "v"]).unwrap();
     assert_eq!(shards.node(0).ask(&["GET", "k"]).unwrap(), bulk("v"));
     assert_eq!(shards.node(1).ask(&["GET", "k"]).unwrap(), Reply::Null);
     assert_eq!(

@@ -213,14 +213,14 @@ fn inherit(
     thread::sleep(SETTLED);
     let mut connection = replica.connect()?;
     if is_node {
-        connection.order(&["READONLY"])?;
+        connection.ask_ok(&["READONLY"])?;
     }
     let mut inherited = Inherited {
         at: clock_ns(),
         values: BTreeMap::new(),
     };
     for key in keys {
-        let value = match connection.order(&[b"GET".as_slice(), &register_key(0, key)])? {
+        let value = match connection.ask_ok(&[b"GET".as_slice(), &register_key(0, key)])? {
             Reply::Null => UNWRITTEN,
             reply => {
                 let text = reply.text().and_then(|text| std::str::from_utf8(text).ok());
@@ -243,7 +243,7 @@ fn cut(scene: &Scene) -> io::Result<()> {
     let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
     for turn in 0..CUTS {
         let node = scene.holder(turn % scene.groups())?;
-        node.order(&kill)?;
+        node.ask_ok(&kill)?;
         thread::sleep(BETWEEN_CUTS);
     }
     Ok(())

@@ -187,7 +187,7 @@ impl Shown {
     fn by(respool: SocketAddr) -> io::Result<Shown> {
         let mut connection = RespClient::open(respool, PATIENCE)?;
         let mut is_on = |name: &str| -> io::Result<bool> {
-            let said = connection.order(&["CONFIG", "GET", name])?;
+            let said = connection.ask_ok(&["CONFIG", "GET", name])?;
             Ok(said.get(name).and_then(Reply::text) == Some(b"yes"))
         };
         let (fuses, collapses) = (is_on("respool.fuse")?, is_on("respool.collapse")?);

@@ -237,7 +237,7 @@ fn watch(
     ms: &mut Vec<f64>,
     goes_on: impl Fn(Instant) -> bool,
 ) -> io::Result<()> {
-    let ping = || session.order(&["PING"]).map(drop);
+    let ping = || session.ask_ok(&["PING"]).map(drop);
     ask_at_fixed_times(ASK_EVERY, goes_on, ping, ms)
 }
 

@@ -263,8 +263,8 @@ pub fn write_first(address: SocketAddr, keys: &[LoadKey]) -> io::Result<()> {
     let mut connection = RespClient::open(address, PATIENCE)?;
     for key in keys {
         match key.is_written {
-            true => connection.order(&["RPUSH", &key.name, "0"])?,
-            false => connection.order(&["SET", &key.name, &key.name])?,
+            true => connection.ask_ok(&["RPUSH", &key.name, "0"])?,
+            false => connection.ask_ok(&["SET", &key.name, &key.name])?,
         };
     }
     Ok(())

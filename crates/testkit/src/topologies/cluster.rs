@@ -139,13 +139,17 @@ impl TestCluster {
         for node in 0..primaries * (1 + replicas) {
             cluster.start_node()?;
             // With equal epochs, the nodes would first settle them one after the other.
-            cluster.nodes[node].order(&["CLUSTER", "SET-CONFIG-EPOCH", &(node + 1).to_string()])?;
+            cluster.nodes[node].ask_ok(&[
+                "CLUSTER",
+                "SET-CONFIG-EPOCH",
+                &(node + 1).to_string(),
+            ])?;
         }
         for primary in 0..primaries {
             // Redis 6.2 lacks ADDSLOTSRANGE.
             let mut args = vec!["CLUSTER".to_owned(), "ADDSLOTS".to_owned()];
             args.extend(cluster.share(primary).map(|slot| slot.to_string()));
-            cluster.nodes[primary].order(&args)?;
+            cluster.nodes[primary].ask_ok(&args)?;
         }
         for node in 1..cluster.nodes.len() {
             cluster.introduce(node)?;
@@ -197,7 +201,7 @@ impl TestCluster {
     /// # Errors
     /// When it does not answer.
     pub fn seen_by(&self, node: usize) -> io::Result<Vec<Seen>> {
-        let lines = text(&self.nodes[node].order(&["CLUSTER", "NODES"])?)?;
+        let lines = text(&self.nodes[node].ask_ok(&["CLUSTER", "NODES"])?)?;
         let read =
             |line| Seen::read(line).ok_or_else(|| io::Error::other(format!("no node: {line}")));
         lines.lines().map(read).collect()
@@ -255,7 +259,7 @@ impl TestCluster {
     /// When the node refuses.
     pub fn replicate(&self, replica: usize, primary: usize) -> io::Result<()> {
         let args = ["CLUSTER", "REPLICATE", self.id(primary)];
-        self.nodes[replica].order(&args).map(drop)
+        self.nodes[replica].ask_ok(&args).map(drop)
     }
 
     /// Begins a failover (CLUSTER FAILOVER) from a running primary to this replica.
@@ -265,7 +269,7 @@ impl TestCluster {
     /// When the replica refuses.
     pub fn begin_failover(&self, replica: usize) -> io::Result<()> {
         self.nodes[replica]
-            .order(&["CLUSTER", "FAILOVER"])
+            .ask_ok(&["CLUSTER", "FAILOVER"])
             .map(drop)
     }
 
@@ -312,9 +316,9 @@ impl TestCluster {
         }
         let (first, last) = (slots.start().to_string(), slots.end().to_string());
         let range = ["SLOTSRANGE", &first, &last, "NODE", self.id(to)];
-        giver.order(&[&["CLUSTER", "MIGRATESLOTS"], &range[..]].concat())?;
+        giver.ask_ok(&[&["CLUSTER", "MIGRATESLOTS"], &range[..]].concat())?;
         wait_until(FORM_LIMIT, || {
-            let said = giver.order(&["CLUSTER", "GETSLOTMIGRATIONS"]);
+            let said = giver.ask_ok(&["CLUSTER", "GETSLOTMIGRATIONS"]);
             let Reply::Array(all) = said.map_err(|error| error.to_string())? else {
                 return Err("CLUSTER GETSLOTMIGRATIONS gives no list".to_owned());
             };
@@ -426,7 +430,7 @@ impl TestCluster {
             tls_port: tls.map(|(port, _)| port),
             ..Node::new(server, password)
         };
-        self.ids.push(text(&node.order(&["CLUSTER", "MYID"])?)?);
+        self.ids.push(text(&node.ask_ok(&["CLUSTER", "MYID"])?)?);
         self.nodes.push(node);
         Ok(())
     }
@@ -437,7 +441,7 @@ impl TestCluster {
         for known in self.answering().into_iter().filter(|&known| known < node) {
             let address = self.nodes[known].address();
             let (ip, port) = (address.ip().to_string(), address.port().to_string());
-            self.nodes[node].order(&["CLUSTER", "MEET", &ip, &port])?;
+            self.nodes[node].ask_ok(&["CLUSTER", "MEET", &ip, &port])?;
         }
         Ok(())
     }
@@ -478,7 +482,7 @@ impl TestCluster {
         let mut agreed = None;
         for node in self.answering() {
             let address = self.nodes[node].address();
-            let info = self.nodes[node].order(&["CLUSTER", "INFO"]);
+            let info = self.nodes[node].ask_ok(&["CLUSTER", "INFO"]);
             let info = info
                 .and_then(|info| text(&info))
                 .map_err(|error| error.to_string())?;
@@ -555,9 +559,9 @@ impl TestCluster {
         let slot = slot.to_string();
         // The importing node comes first: it must accept a client that gets ASK.
         let args = ["CLUSTER", "SETSLOT", &slot, "IMPORTING", self.id(from)];
-        ends.to.order(&args)?;
+        ends.to.ask_ok(&args)?;
         let args = ["CLUSTER", "SETSLOT", &slot, "MIGRATING", self.id(to)];
-        ends.from.order(&args)?;
+        ends.from.ask_ok(&args)?;
         Ok(())
     }
 
@@ -571,7 +575,7 @@ impl TestCluster {
         while moved < max {
             let count = KEYS_AT_ONCE.min(max - moved).to_string();
             let args = ["CLUSTER", "GETKEYSINSLOT", &slot.to_string(), &count];
-            let Reply::Array(keys) = ends.from.order(&args)? else {
+            let Reply::Array(keys) = ends.from.ask_ok(&args)? else {
                 return Err(io::Error::other("CLUSTER GETKEYSINSLOT gives no keys"));
             };
             if keys.is_empty() {
@@ -592,7 +596,7 @@ impl TestCluster {
             }
             args.push(b"KEYS");
             args.extend(keys.iter().filter_map(Reply::text));
-            ends.from.order(&args)?;
+            ends.from.ask_ok(&args)?;
             moved += keys.len();
             before = keys;
         }
@@ -604,7 +608,7 @@ impl TestCluster {
         let args = ["CLUSTER", "SETSLOT", &slot, "NODE", self.id(to)];
         // The importing node comes first, as its claim counts. If the exporting node came first and
         // both failed then, the slot would have no owner.
-        ends.to.order(&args)?;
+        ends.to.ask_ok(&args)?;
         for primary in std::iter::once(&mut ends.from).chain(&mut ends.others) {
             // It may know already. If that was its last slot, it may be a replica now and refuse.
             // The agreement of all nodes is checked afterwards.

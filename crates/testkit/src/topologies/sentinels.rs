@@ -195,7 +195,7 @@ impl Sentinels {
     pub fn named_by(&self, sentinel: usize, watched: usize) -> io::Result<SocketAddr> {
         let name = &self.watched[watched].name;
         let sentinel = &self.sentinels[sentinel];
-        let reply = sentinel.order(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])?;
+        let reply = sentinel.ask_ok(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", name])?;
         let address = match &reply {
             Reply::Array(words) => match &words[..] {
                 [ip, port] => format!("{}:{}", text(ip)?, text(port)?).parse().ok(),
@@ -239,7 +239,7 @@ impl Sentinels {
     /// When it refuses.
     pub fn begin_failover(&self, sentinel: usize, watched: usize) -> io::Result<()> {
         let args = ["SENTINEL", "FAILOVER", &self.watched[watched].name];
-        self.sentinels[sentinel].order(&args).map(drop)
+        self.sentinels[sentinel].ask_ok(&args).map(drop)
     }
 
     /// Returns when another server than this one is the primary, by [`Sentinels::primary`]. Returns
@@ -337,7 +337,7 @@ fn hurry(sentinel: &Node) -> io::Result<()> {
 
 /// A Sentinel's list of the replicas or of the other Sentinels of a primary.
 fn listed(sentinel: &Node, list: &str, name: &str) -> Result<Vec<Reply>, String> {
-    match sentinel.order(&["SENTINEL", list, name]) {
+    match sentinel.ask_ok(&["SENTINEL", list, name]) {
         Ok(Reply::Array(listed)) => Ok(listed),
         Ok(other) => Err(format!("SENTINEL {list} gives {other:?}")),
         Err(error) => Err(error.to_string()),

@@ -605,7 +605,7 @@ fn paused_request_of_a_gone_client_does_not_run() {
             leaver.send(&words("INCR n"));
             assert!(leaver.is_quiet(Duration::from_millis(20)));
             match at % 3 {
-                0 => leaver.vanish(),
+                0 => leaver.reset(),
                 1 => drop(leaver),
                 _ => {
                     leaver.close_sending();

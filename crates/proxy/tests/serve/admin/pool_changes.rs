@@ -456,9 +456,9 @@ fn sessions_with_state_at_the_old_server_are_closed() {
     done.unwrap_or_else(|lines| panic!("{lines}"));
     subscriber.expect_closed();
     tracker.expect_closed();
-    monitor.patience(SOON);
+    monitor.set_read_timeout(SOON);
     while monitor.some_bytes().is_ok_and(|bytes| !bytes.is_empty()) {}
-    blocked.patience(SOON);
+    blocked.set_read_timeout(SOON);
     // The server ends the wait, so it gives no element to a client that is gone.
     let ended = blocked.reply();
     assert!(ended.error().is_some(), "{ended:?}");
@@ -530,7 +530,7 @@ fn ends_while_the_new_server_is_silent(is_left: bool) {
         assert!(served.proxy.is_running(), "a request is not answered");
         one.cont();
     }
-    busy.patience(SOON);
+    busy.set_read_timeout(SOON);
     let reply = busy.reply();
     match is_left {
         false => assert_eq!(reply, Reply::Integer(2)),

@@ -363,7 +363,7 @@ fn many_large_values_at_once_pass_in_bounded_memory() {
             let target = &target;
             scope.spawn(move || {
                 let mut client = target.client();
-                client.patience(Duration::from_secs(120));
+                client.set_read_timeout(Duration::from_secs(120));
                 let value: Vec<u8> = (0..size).map(|at| (at / 11 + number * 7) as u8).collect();
                 let key = format!("big:{number}");
                 for _ in 0..2 {
@@ -401,7 +401,7 @@ fn a_large_request_that_is_never_finished_is_never_executed() {
         client.send(&bytes[..cut]);
         thread::sleep(Duration::from_millis(20));
         if cut % 2 == 0 {
-            client.vanish()
+            client.reset()
         } else {
             drop(client)
         }

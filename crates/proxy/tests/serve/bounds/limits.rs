@@ -90,7 +90,7 @@ fn clients_that_vanish_at_any_moment_leave_nothing_behind() {
         bytes.extend(words("GET vanish").repeat(round % 5));
         client.send(&bytes[..1 + (round * 7919) % bytes.len()]);
         match round % 3 {
-            0 => client.vanish(),
+            0 => client.reset(),
             1 => drop(client),
             _ => client.close_sending(),
         }
@@ -244,7 +244,7 @@ fn stalled_reader_is_closed_and_its_link_stays() {
         assert_eq!(steady.call("GET steady"), Reply::bulk("value"));
         thread::sleep(Duration::from_millis(5));
     }
-    dead.patience(Duration::from_secs(5));
+    dead.set_read_timeout(Duration::from_secs(5));
     let mut received = 0;
     loop {
         match dead.some_bytes() {
@@ -359,7 +359,7 @@ fn without_file_descriptors_respool_waits_and_then_goes_on() {
         Duration::from_secs(10),
         || {
             let mut client = RespClient::connect(proxy.address());
-            client.patience(Duration::from_millis(500));
+            client.set_read_timeout(Duration::from_millis(500));
             client.try_send(&words("GET steady")).is_ok()
                 && client
                     .try_reply()

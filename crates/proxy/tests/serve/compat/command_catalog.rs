@@ -341,7 +341,7 @@ fn slow_reader_does_not_delay_the_command_list() {
         other.send(&words("NOSUCH.COMMAND x"));
     }
     for other in &mut others {
-        other.patience(std::time::Duration::from_secs(5));
+        other.set_read_timeout(std::time::Duration::from_secs(5));
         let refused = other.reply();
         let unknown = |text: &str| text.starts_with("ERR unknown command");
         assert!(refused.error().is_some_and(unknown), "{refused:?}");

@@ -235,7 +235,7 @@ fn play(stage: &GoldenStage, password: Option<&str>, steps: &[GoldenStep]) -> Re
         bytes: Vec::new(),
         closed: false,
     };
-    feed.client.patience(Duration::from_secs(5));
+    feed.client.set_read_timeout(Duration::from_secs(5));
     let mut is_quiet_at_end = false;
     for step in steps {
         // A server that closes during a write has still answered.
@@ -314,9 +314,9 @@ impl Feed {
 
     /// All bytes so far and the next ones, in the notation of the file.
     fn rest(&mut self) -> String {
-        self.client.patience(Duration::from_millis(100));
+        self.client.set_read_timeout(Duration::from_millis(100));
         while self.byte(self.bytes.len()).is_some() {}
-        self.client.patience(Duration::from_secs(5));
+        self.client.set_read_timeout(Duration::from_secs(5));
         show(&self.bytes) + if self.closed { "  (closed)" } else { "" }
     }
 }

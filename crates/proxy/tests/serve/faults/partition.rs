@@ -228,13 +228,13 @@ impl NetworkServers {
 
     fn order(&self, server: usize, args: &[&str]) -> Reply {
         let connection = RespClient::open(self.address(server), SOON);
-        let said = connection.and_then(|mut connection| connection.order(args));
+        let said = connection.and_then(|mut connection| connection.ask_ok(args));
         said.unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn says(&self, server: usize, args: &[&str], expected: &str) -> bool {
         let connection = RespClient::open(self.address(server), SOON);
-        let said = connection.and_then(|mut connection| connection.order(args));
+        let said = connection.and_then(|mut connection| connection.ask_ok(args));
         let said = said.ok();
         let text = said.as_ref().and_then(Reply::text).unwrap_or_default();
         String::from_utf8_lossy(text).contains(expected)
@@ -473,7 +473,7 @@ impl NetworkServers {
                 assert!(matches!(reply, Reply::Integer(2 | 3)), "{key}: {reply:?}");
             }
         });
-        only_ours(&proxy, errors.keys());
+        assert_errors_tell_fate(&proxy, errors.keys());
     }
 
     /// respool and its clients reach the first server alone, until another one has taken over and
@@ -525,7 +525,7 @@ impl NetworkServers {
             assert!(took < healed, "{took:?}");
             say(&format!("all are answered after {took:?}"));
         });
-        only_ours(&proxy, errors.keys());
+        assert_errors_tell_fate(&proxy, errors.keys());
     }
 }
 
@@ -540,12 +540,12 @@ fn proxy(url: &str) -> Proxy {
     Proxy::start(&respool(), &args).unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// The sessions got no errors but those about their own requests.
-fn only_ours<'a>(proxy: &Proxy, errors: impl Iterator<Item = &'a String>) {
+/// Every error tells the fate of a request.
+fn assert_errors_tell_fate<'a>(proxy: &Proxy, errors: impl Iterator<Item = &'a String>) {
     for error in errors {
-        let ours = ["UNKNOWN respool: ", "EXECABORT "].iter();
-        let is_ours = is_not_executed(error) || { ours }.any(|ours| error.starts_with(ours));
-        assert!(is_ours, "{error}");
+        let mut others = ["UNKNOWN respool: ", "EXECABORT "].iter();
+        let tells_fate = is_not_executed(error) || others.any(|other| error.starts_with(other));
+        assert!(tells_fate, "{error}");
     }
     assert!(!proxy.log().contains("panicked at"), "{}", proxy.log());
 }

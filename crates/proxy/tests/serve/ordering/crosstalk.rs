@@ -30,7 +30,7 @@ fn live(target: &Target, name: &str, pipelines: usize, mut random: Random) {
                 let cut = 1 + random.below(bytes.len() as u64) as usize;
                 client.send(&bytes[..cut]);
                 if random.below(2) == 0 {
-                    client.vanish();
+                    client.reset();
                 }
                 client = RespClient::connect(target.address());
                 life += 1;

@@ -395,13 +395,13 @@ fn vanished_client_leaves_no_transaction() {
         client.call("WATCH k");
         client.call("MULTI");
         client.call(request);
-        client.vanish();
+        client.reset();
         let mut client = target.client();
         client.send(&words("MULTI"));
         client.send(&words("SET k gone"));
         client.send(&words("EXEC")[..9]);
         client.reply();
-        client.vanish();
+        client.reset();
         assert_eq!(steady.call("SET k kept"), Reply::ok());
         assert_eq!(steady.call("GET k"), Reply::bulk("kept"));
     }

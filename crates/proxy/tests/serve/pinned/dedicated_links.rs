@@ -97,7 +97,7 @@ fn client_that_leaves_blpop_takes_no_element() {
         wait_until("four clients wait", Duration::from_secs(10), || {
             waiting(target) == 4
         });
-        gone.vanish();
+        gone.reset();
         drop(closing);
         half.close_sending();
         // The end of the connection comes after all sent bytes.

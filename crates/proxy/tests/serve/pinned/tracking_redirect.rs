@@ -116,7 +116,7 @@ fn tracking_client_learns_of_a_broken_redirect() {
         reader.call("HELLO 3");
         let request = format!("CLIENT TRACKING ON REDIRECT {id}");
         assert_eq!(reader.call(&request), Reply::ok());
-        told.vanish();
+        told.reset();
         let since = Instant::now();
         loop {
             assert!(

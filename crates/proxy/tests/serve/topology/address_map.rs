@@ -43,7 +43,7 @@ fn announcing(binary: &Path, options: &[(&str, &str)], seen: &str) -> TestCluste
             let port = (usize::from(ANNOUNCED) + place).to_string();
             let value = value.replace("{}", &place.to_string());
             let value = value.replace("{port}", &port);
-            let set = node.order(&["CONFIG", "SET", option, &value]);
+            let set = node.ask_ok(&["CONFIG", "SET", option, &value]);
             set.unwrap_or_else(|error| panic!("{option}: {error}"));
         }
     }
@@ -133,7 +133,7 @@ fn cluster_behind_forwarded_ports_is_used_through_the_map() {
         .unwrap_or_else(|error| panic!("{error}"));
     assert!(reads_all(&mut client) && writes_all(&mut client));
     // Replicas do not reach their primaries either, at the ports that those announce.
-    let taken = cluster.node(5).order(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
+    let taken = cluster.node(5).ask_ok(&["CLUSTER", "FAILOVER", "TAKEOVER"]);
     taken.unwrap_or_else(|error| panic!("{error}"));
     wait_until("the replica has taken over", SOON, || {
         cluster.owner(16_383).is_ok_and(|owner| owner == 5)

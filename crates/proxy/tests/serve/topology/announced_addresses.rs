@@ -41,7 +41,7 @@ fn from_7_on(body: impl Fn(&Path)) {
 }
 
 fn order(cluster: &TestCluster, node: usize, words: &[&str]) {
-    let ordered = cluster.node(node).order(words);
+    let ordered = cluster.node(node).ask_ok(words);
     ordered.unwrap_or_else(|error| panic!("{words:?}: {error}"));
 }
 

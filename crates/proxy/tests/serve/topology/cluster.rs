@@ -565,7 +565,7 @@ fn lost_connections_double_and_lose_no_increment() {
     let errors = counted(address, &mut served, AllowedFailures::Cuts, |served| {
         for turn in 0..9 {
             let kill = ["CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"];
-            let killed = served.cluster.node(turn % 3).order(&kill);
+            let killed = served.cluster.node(turn % 3).ask_ok(&kill);
             killed.unwrap_or_else(|error| panic!("{error}"));
             // A connection that is lost in its first second is not replaced at once.
             thread::sleep(Duration::from_millis(400));
@@ -694,7 +694,7 @@ fn joining_node_is_used_and_leaving_node_forgotten() {
             thread::sleep(HEARD);
             for node in 0..3 {
                 let forget = ["CLUSTER", "FORGET", served.cluster.id(joined)];
-                let forgotten = served.cluster.node(node).order(&forget);
+                let forgotten = served.cluster.node(node).ask_ok(&forget);
                 forgotten.unwrap_or_else(|error| panic!("{error}"));
             }
             let name = served.cluster.node(joined).address();

@@ -47,12 +47,13 @@ fn replace(node: &mut Node) {
     slots.extend((0..SLOTS).map(|slot| slot.to_string()));
     let epoch = ["CLUSTER", "SET-CONFIG-EPOCH", "100"].map(str::to_owned);
     for asked in [epoch.to_vec(), slots] {
-        node.order(&asked).unwrap_or_else(|error| panic!("{error}"));
+        node.ask_ok(&asked)
+            .unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
 fn keys_at(node: &Node) -> i64 {
-    match node.order(&["DBSIZE"]) {
+    match node.ask_ok(&["DBSIZE"]) {
         Ok(Reply::Integer(count)) => count,
         other => panic!("{other:?}"),
     }

@@ -235,7 +235,7 @@ fn a_server_that_is_gone_leaves_the_other_pool_untouched() {
         pools.alone.stop();
         one.send(&words("GET k"));
         for client in &mut manies {
-            client.patience(Duration::from_secs(5));
+            client.set_read_timeout(Duration::from_secs(5));
             assert_eq!(client.call("SET k 2"), Reply::ok());
         }
         // A pause is confirmed when everything before it is answered: in its pool.

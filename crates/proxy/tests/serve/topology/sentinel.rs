@@ -132,7 +132,7 @@ fn one() -> SentinelsSettings {
 
 /// Clients that have sent requests to a server, except its replicas, its primary, its Sentinels and
 /// the client of this function.
-fn strangers(node: &Node) -> Vec<String> {
+fn unexpected_clients(node: &Node) -> Vec<String> {
     // A Sentinel that makes the node a replica ends all connections to the node.
     let listed = (0..10).find_map(|_| {
         let mut client = RespClient::connect(node.address());
@@ -151,16 +151,16 @@ fn strangers(node: &Node) -> Vec<String> {
         "cmd=info",
         "cmd=NULL",
     ];
-    let is_stranger = |line: &&str| !known.iter().any(|known| line.contains(known));
+    let is_unexpected = |line: &&str| !known.iter().any(|known| line.contains(known));
     listed
         .lines()
-        .filter(is_stranger)
+        .filter(is_unexpected)
         .map(str::to_owned)
         .collect()
 }
 
 /// Every error tells the fate of a request.
-fn only_ours(errors: &BTreeMap<String, u64>) {
+fn assert_errors_tell_fate(errors: &BTreeMap<String, u64>) {
     for error in errors.keys() {
         let mut others = ["UNKNOWN respool: ", "EXECABORT "].iter();
         let tells_fate = is_not_executed(error) || others.any(|other| error.starts_with(other));
@@ -204,11 +204,11 @@ fn sentinel_failover_by_command_doubles_nothing() {
             served.switch(0);
             let old = served.sentinels.watched(0).server(before);
             wait_until("no client is connected to the old primary", SOON, || {
-                strangers(old).is_empty()
+                unexpected_clients(old).is_empty()
             });
         },
     );
-    only_ours(&errors);
+    assert_errors_tell_fate(&errors);
 }
 
 /// A killed primary is replaced, and gets no write when it is back.
@@ -228,13 +228,13 @@ fn killed_watched_primary_is_replaced() {
             old.restart().unwrap_or_else(|error| panic!("{error}"));
             let old = served.sentinels.watched(0).server(before);
             wait_until("the old primary is a replica", SOON, || {
-                assert_eq!(strangers(old), [""; 0]);
+                assert_eq!(unexpected_clients(old), [""; 0]);
                 old.info("replication", "role")
                     .is_ok_and(|role| role == "slave")
             });
         },
     );
-    only_ours(&errors);
+    assert_errors_tell_fate(&errors);
 }
 
 #[test]
@@ -304,7 +304,7 @@ fn frozen_watched_primary_is_left() {
                 Duration::from_secs(3),
                 || {
                     let mut client = served.client();
-                    client.patience(Duration::from_secs(2));
+                    client.set_read_timeout(Duration::from_secs(2));
                     client.send(&words("SET frozen yes"));
                     client.try_reply().is_ok_and(|reply| reply == Reply::ok())
                 },
@@ -312,16 +312,16 @@ fn frozen_watched_primary_is_left() {
             let old = served.sentinels.watched(0).server(before);
             old.cont();
             wait_until("no client is connected to the old primary", SOON, || {
-                strangers(old).is_empty()
+                unexpected_clients(old).is_empty()
             });
             wait_until("the old primary is a replica", SOON, || {
-                assert_eq!(strangers(old), [""; 0]);
+                assert_eq!(unexpected_clients(old), [""; 0]);
                 old.info("replication", "role")
                     .is_ok_and(|role| role == "slave")
             });
         },
     );
-    only_ours(&errors);
+    assert_errors_tell_fate(&errors);
 }
 
 /// All servers and Sentinels restart in turn, and every session goes on.
@@ -360,7 +360,7 @@ fn rolling_restart_under_sentinels_is_survived() {
             }
         },
     );
-    only_ours(&errors);
+    assert_errors_tell_fate(&errors);
 }
 
 /// A write that a replica has is not lost.
@@ -499,7 +499,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
         sentinels.primary(0).is_ok_and(|primary| primary == 1)
     });
     let old = sentinels.watched(0).server(0);
-    assert_eq!(strangers(old), [""; 0]);
+    assert_eq!(unexpected_clients(old), [""; 0]);
     assert!(client.call("INCR key").error().is_none());
     drop(client);
     assert!(!proxy.log().contains("panicked at"));

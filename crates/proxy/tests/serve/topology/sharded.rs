@@ -544,7 +544,7 @@ fn unknown_part_makes_the_request_unknown() {
     let shards = ThreeShards::start(&["--request-timeout-ms=300", "--threads=1"]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
-    client.patience(Duration::from_secs(10));
+    client.set_read_timeout(Duration::from_secs(10));
     shards.servers[1].stop();
     let set = format!("MSET {} 1 {} 1", keys[0], keys[1]);
     let (written, read) = (
@@ -737,7 +737,7 @@ fn slow_reader_is_not_closed_for_early_replies() {
     let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
-    client.patience(Duration::from_secs(20));
+    client.set_read_timeout(Duration::from_secs(20));
     let large = "x".repeat(4 << 20);
     assert_eq!(
         client.exchange(request(&["SET", &keys[1], &large]), 1),
@@ -862,7 +862,7 @@ fn early_parts_are_bounded_in_memory() {
     let shards = ThreeShards::start(&["--threads=1"]);
     let keys = shards.a_key_each();
     let mut client = shards.client();
-    client.patience(Duration::from_secs(20));
+    client.set_read_timeout(Duration::from_secs(20));
     let large = "x".repeat(4 << 20);
     assert_eq!(
         client.exchange(request(&["SET", &keys[1], &large]), 1),
@@ -894,7 +894,7 @@ fn oversized_merged_reply_is_an_error_and_no_close() {
     let keys = shards.a_key_each();
     let all = format!("MGET {}", keys.join(" "));
     let mut client = shards.client();
-    client.patience(SOON);
+    client.set_read_timeout(SOON);
     let held = "x".repeat(1 << 20);
     for (size, fits) in [(1, true), (2, false)] {
         let value = held.repeat(size);
@@ -1179,7 +1179,7 @@ fn script_kill_waits_until_its_server_answers() {
 fn script_kill_ends_at_the_deadline_with_a_frozen_shard() {
     let shards = ThreeShards::start(&["--threads=1", "--request-timeout-ms=300"]);
     let mut client = shards.client();
-    client.patience(Duration::from_secs(5));
+    client.set_read_timeout(Duration::from_secs(5));
     let is_over = |reply: &Reply| reply.error().is_some_and(|text| text.contains("NOTBUSY"));
     assert!(is_over(&client.call("SCRIPT KILL")));
     shards.servers[1].stop();

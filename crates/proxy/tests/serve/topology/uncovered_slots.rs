@@ -46,7 +46,7 @@ fn give_up(served: &Served, nodes: &[usize], slot: u16) {
 
 fn take(served: &Served, node: usize, slot: u16) {
     let order = ["CLUSTER", "ADDSLOTS", &slot.to_string()];
-    let taken = served.cluster.node(node).order(&order);
+    let taken = served.cluster.node(node).ask_ok(&order);
     taken.unwrap_or_else(|error| panic!("{error}"));
 }
 
