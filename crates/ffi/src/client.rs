@@ -7,10 +7,10 @@ use std::sync::Arc;
 use respool_client::{CallError, Client};
 
 use crate::bytes::{RespoolBytes, RespoolOutcome, arguments, give, limit, put, slice};
-use crate::fence::{Shared, caught};
+use crate::fence::{SharedClient, caught};
 
 /// A client. Its functions may be called from any thread.
-pub struct RespoolClient(pub(crate) Arc<Shared>);
+pub struct RespoolClient(pub(crate) Arc<SharedClient>);
 
 /// An option of a client: its name in the configuration of respool, and its value as in
 /// `respool serve --NAME VALUE`. Both are UTF-8. The name `resp3` is one of this library: with the
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn respool_open(
 }
 
 /// Opens a client with these options.
-pub(crate) fn open(url: &str, texts: &[(&str, &str)]) -> Result<Arc<Shared>, String> {
+pub(crate) fn open(url: &str, texts: &[(&str, &str)]) -> Result<Arc<SharedClient>, String> {
     let mut options = Client::options();
     for (name, value) in texts {
         options = match (*name, *value) {
@@ -76,7 +76,7 @@ pub(crate) fn open(url: &str, texts: &[(&str, &str)]) -> Result<Arc<Shared>, Str
         };
     }
     let client = options.open(url).map_err(|error| error.to_string())?;
-    Ok(Arc::new(Shared::new(client)))
+    Ok(Arc::new(SharedClient::new(client)))
 }
 
 /// # Safety
@@ -163,7 +163,9 @@ pub unsafe extern "C" fn respool_close(client: *mut RespoolClient) {
 
 /// # Safety
 /// `client` is null or valid.
-pub(crate) unsafe fn shared<'a>(client: *const RespoolClient) -> Result<&'a Shared, CallError> {
+pub(crate) unsafe fn shared<'a>(
+    client: *const RespoolClient,
+) -> Result<&'a SharedClient, CallError> {
     // SAFETY: the caller promises that it is null or valid.
     let client = unsafe { client.as_ref() };
     let client = client.ok_or_else(|| CallError::Invalid("the client is NULL".into()))?;

@@ -9,7 +9,7 @@ use respool_client::{CallError, Completions};
 
 use crate::bytes::{RespoolBytes, RespoolOutcome, arguments, deadline, give, owned, put, slice};
 use crate::client::RespoolClient;
-use crate::fence::{Shared, caught};
+use crate::fence::{SharedClient, caught};
 
 /// Calls that are under way at the same time. One thread or event loop takes their outcomes in
 /// batches. Its functions may be called from any thread.
@@ -17,7 +17,7 @@ pub struct RespoolCompletions {
     pub(crate) calls: Completions,
     /// Outcomes that were taken from `calls`, and had no room in the array of the caller.
     rest: Mutex<VecDeque<Outcome>>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedClient>,
 }
 
 pub(crate) type Outcome = (u64, Result<Vec<u8>, CallError>);
@@ -34,7 +34,7 @@ pub struct RespoolCompletion {
 }
 
 impl RespoolCompletions {
-    pub(crate) fn open(shared: &Arc<Shared>) -> Result<RespoolCompletions, CallError> {
+    pub(crate) fn open(shared: &Arc<SharedClient>) -> Result<RespoolCompletions, CallError> {
         let calls = shared.with_client(|client| {
             let calls = client.completions();
             calls.map_err(|error| CallError::NotSent(error.to_string()))

@@ -7,16 +7,16 @@ use std::sync::{OnceLock, PoisonError, RwLock};
 use respool_client::{CallError, Client};
 
 /// A client that callers of another language share.
-pub(crate) struct Shared {
+pub(crate) struct SharedClient {
     /// `None` once the client was closed.
     client: RwLock<Option<Client>>,
     /// The text of the panic that failed the client.
     failure: OnceLock<String>,
 }
 
-impl Shared {
-    pub(crate) fn new(client: Client) -> Shared {
-        Shared {
+impl SharedClient {
+    pub(crate) fn new(client: Client) -> SharedClient {
+        SharedClient {
             client: RwLock::new(Some(client)),
             failure: OnceLock::new(),
         }
@@ -84,8 +84,8 @@ fn text_of(panic: &(dyn Any + Send)) -> String {
 mod tests {
     use super::*;
 
-    fn client() -> Shared {
-        Shared::new(Client::open("redis://127.0.0.1:1").expect("the client opens"))
+    fn client() -> SharedClient {
+        SharedClient::new(Client::open("redis://127.0.0.1:1").expect("the client opens"))
     }
 
     /// The call that panics gets an error, and each later call, too. The process goes on.

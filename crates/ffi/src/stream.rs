@@ -8,7 +8,7 @@ use respool_client::{CallError, SessionStream};
 
 use crate::bytes::{RespoolBytes, RespoolOutcome, deadline, give, slice};
 use crate::client::RespoolClient;
-use crate::fence::{Shared, caught};
+use crate::fence::{SharedClient, caught};
 
 /// A session as a stream of bytes in the protocol of Redis, in place of a socket of a client
 /// library. One thread may write while another reads.
@@ -23,7 +23,7 @@ pub const RESPOOL_STREAM_FULL: isize = -3;
 /// A pointer or a length is wrong.
 pub const RESPOOL_STREAM_INVALID: isize = -4;
 
-pub(crate) fn open(shared: &Arc<Shared>) -> Result<RespoolStream, CallError> {
+pub(crate) fn open(shared: &Arc<SharedClient>) -> Result<RespoolStream, CallError> {
     shared.with_client(|client| Ok(RespoolStream(client.stream())))
 }
 
