@@ -25,9 +25,9 @@ SEEN_WITHIN_SECONDS = 20
 class Guesser:
     """Connections that guess passwords in a loop, all from one address."""
 
-    def __init__(self, respool, connections, source=GUESSER, words=None):
+    def __init__(self, respool, connections, source=GUESSER, request=None):
         self.respool, self.source = respool, source
-        self.words = words or (lambda number: ("AUTH", f"user{number}", "wrong"))
+        self.request = request or (lambda number: ("AUTH", f"user{number}", "wrong"))
         self.clients, self.number, self.connections = [], itertools.count(), connections
         self.answered, self.accepted = 0, 0
 
@@ -37,7 +37,7 @@ class Guesser:
             self.clients.append(Client(self.respool.port, timeout=1, source=self.source))
         for client in list(self.clients):
             try:
-                client.send(*self.words(next(self.number)))
+                client.send(*self.request(next(self.number)))
             except OSError:
                 self._drop(client)
         for client in list(self.clients):
@@ -105,23 +105,23 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(made, 150, f"connections at the server, for {guesser.answered} guesses")
         self.assertLess(waiting, 150, "sockets in TIME_WAIT")
 
-    def test_many_guessers_before_plain_server(self):
+    def test_logins_succeed_while_many_clients_guess(self):
         """200 guessing connections leave ports free, and other addresses can log in."""
         self.attack(False, 200, GUESSER)
 
-    def test_many_guessers_before_shards(self):
-        """The same before sharded servers."""
+    def test_logins_succeed_while_many_guess_at_shards(self):
+        """As above, for guesses at users of sharded servers."""
         self.attack(True, 200, GUESSER)
 
-    def test_many_guessers_of_one_address(self):
+    def test_logins_succeed_from_the_guessers_address(self):
         """The same where guessers and polite clients share an address."""
         self.attack(False, 200, None)
 
-    def test_one_guesser_before_shards(self):
+    def test_one_guesser_at_shards_locks_no_client_out(self):
         """20 guesses a second do not lock out other clients of sharded servers."""
         self.attack(True, 1, GUESSER, pause=0.05)
 
-    def test_wrong_password_is_said_once(self):
+    def test_wrong_password_reaches_the_server_once(self):
         """The server sees one wrong login for each guess, and no more afterwards."""
         servers, respool = self.prepare(False)
         control = self.client(servers[0])
@@ -134,7 +134,7 @@ class GuessesAtServersUsers(HostileTest):
         count = sum(dict(zip(each[::2], each[1::2]))[b"count"] for each in entries)
         self.assertLessEqual(count, 3, entries)
 
-    def test_right_password_after_wrong_ones(self):
+    def test_right_password_is_accepted_after_wrong_ones(self):
         """One client that mistypes its password logs in with the right one within seconds."""
         _, respool = self.prepare(False)
         client = self.client(respool)
@@ -149,7 +149,7 @@ class GuessesAtServersUsers(HostileTest):
         _, respool = self.prepare(False)
         settled = self.client(respool, "alice1", "right", source=POLITE)
         downs = respool.counter("links_lost", "alice0", "right")
-        guesser = self.keep(Guesser(respool, 20, words=lambda _: ("AUTH", "alice1", "wrong")))
+        guesser = self.keep(Guesser(respool, 20, request=lambda _: ("AUTH", "alice1", "wrong")))
         self.background(guesser.step)
         for _ in range(60):
             self.assertIsNone(settled.ask("GET", "k"))
@@ -158,7 +158,7 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(respool.counter("links_lost", "alice0", "right") - downs, 60)
 
 
-    def test_more_guesses_at_once_than_places(self):
+    def test_1500_guesses_at_once_delay_no_other_login(self):
         """1,500 guesses at the same time leave room for a login of another address."""
         _, respool = self.prepare(False)
         held = [self.client(respool, source=GUESSER) for _ in range(1500)]
@@ -170,7 +170,7 @@ class GuessesAtServersUsers(HostileTest):
             self.assertEqual(reply, "OK")
             self.assertLess(took, 5)
 
-    def test_pipelined_guesses(self):
+    def test_pipelined_guesses_are_no_faster(self):
         """Guesses in one long pipeline are no faster, and a login of another address is let in."""
         servers, respool = self.prepare(False)
         control = self.client(servers[0])
@@ -185,7 +185,7 @@ class GuessesAtServersUsers(HostileTest):
             self.assertLess(took, 5)
         self.assertLess(int(control_stat(control, "total_connections_received")) - before, 60)
 
-    def test_guessers_that_leave(self):
+    def test_guessers_that_leave_keep_no_connection(self):
         """Guessers that do not wait for the answer leave no connection and no queue behind."""
         servers, respool = self.prepare(False)
         control = self.client(servers[0])
@@ -199,13 +199,13 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(took, 5)
         self.assertLess(int(control_stat(control, "total_connections_received")) - before, 100)
 
-    def test_guesses_by_hello_before_plain_server(self):
+    def test_guesses_by_hello_need_few_connections(self):
         """HELLO with AUTH, in either version, goes through the probing links, too."""
         servers, respool = self.prepare(False)
         control = self.client(servers[0])
         before = int(control_stat(control, "total_connections_received"))
-        words = lambda number: ("HELLO", str(2 + number % 2), "AUTH", f"user{number}", "wrong", "SETNAME", f"n{number}")
-        guesser = self.keep(Guesser(respool, 100, words=words))
+        request = lambda n: ("HELLO", str(2 + n % 2), "AUTH", f"user{n}", "wrong", "SETNAME", f"n{n}")
+        guesser = self.keep(Guesser(respool, 100, request=request))
         attack = self.background(guesser.step)
         time.sleep(ATTACK_SECONDS)
         with Client(respool.port, source=POLITE) as client:
@@ -215,7 +215,7 @@ class GuessesAtServersUsers(HostileTest):
         self.assertLess(took, 5)
         self.assertLess(int(control_stat(control, "total_connections_received")) - before, 100)
 
-    def test_passwords_that_are_no_text(self):
+    def test_wrong_passwords_of_any_bytes_are_refused(self):
         """Wrong passwords of any bytes are refused, without a connection for each."""
         _, respool = self.prepare(False)
         for password in (b"", b"\x00", b"\xff\xfe", b"a" * 100_000, b"\r\n", b" "):
@@ -236,13 +236,13 @@ class GuessesAtOwnUsers(HostileTest):
     def prepare(self):
         return self.respool("--password", "right", "--user", "alice:right", backend=self.server().backend)
 
-    def guess(self, words, pipeline=200, connections=8, seconds=ATTACK_SECONDS):
+    def guess(self, request, pipeline=200, connections=8, seconds=ATTACK_SECONDS):
         """Pipelined guesses of one address. Returns respool and how many were answered."""
         respool = self.prepare()
         settled = self.client(respool, "right", source=POLITE)
         before = respool.counters("right")
         answered = [0]
-        many = b"".join(encode(*words(number)) for number in range(pipeline))
+        many = b"".join(encode(*request(number)) for number in range(pipeline))
 
         def attack():
             with Client(respool.port, source=GUESSER, timeout=seconds) as client:
@@ -277,22 +277,22 @@ class GuessesAtOwnUsers(HostileTest):
         self.assertTrue(grown, f"no counter of wrong passwords in {sorted(after)}")
         found = respool.lines(GUESSER)
         self.assertTrue(1 <= len(found) <= 6, f"{len(found)} lines name the address: {found[:3]}")
-        self.assertNotIn("wrong-word", respool.output())
+        self.assertNotIn("wrong-password", respool.output())
 
-    def test_guesses_are_few_counted_and_logged(self):
+    def test_guesses_are_delayed_counted_and_logged(self):
         """AUTH guesses of one address are slowed down, counted, and logged once with the address."""
-        respool, before, answered = self.guess(lambda number: ("AUTH", "alice", f"wrong-word{number}"))
+        respool, before, answered = self.guess(lambda number: ("AUTH", "alice", f"wrong-password{number}"))
         self.assertLess(answered, 1000 * ATTACK_SECONDS)
         self.check_trace(respool, before)
 
-    def test_guesses_by_hello(self):
+    def test_hello_does_not_evade_the_delay(self):
         """HELLO with AUTH does not evade the delay."""
-        words = lambda number: ("HELLO", "2", "AUTH", "alice", f"wrong-word{number}")
-        respool, before, answered = self.guess(words)
+        request = lambda number: ("HELLO", "2", "AUTH", "alice", f"wrong-password{number}")
+        respool, before, answered = self.guess(request)
         self.assertLess(answered, 1000 * ATTACK_SECONDS)
         self.check_trace(respool, before)
 
-    def test_guesses_with_new_connections(self):
+    def test_new_connections_do_not_evade_the_delay(self):
         """A new connection for each guess does not evade the delay."""
         respool = self.prepare()
         before = respool.counters("right")
@@ -300,20 +300,20 @@ class GuessesAtOwnUsers(HostileTest):
         while time.monotonic() < end:
             with Client(respool.port, source=GUESSER, timeout=ATTACK_SECONDS) as client:
                 try:
-                    self.assert_error(client.ask("AUTH", f"wrong-word{answered}"))
+                    self.assert_error(client.ask("AUTH", f"wrong-password{answered}"))
                     answered += 1
                 except OSError:
                     pass
         self.assertLess(answered, 500 * ATTACK_SECONDS)
         self.check_trace(respool, before)
 
-    def test_guesses_in_one_session_while_logged_in(self):
+    def test_logged_in_session_does_not_evade_the_delay(self):
         """A session that is logged in as one user cannot guess another's password faster."""
         respool = self.prepare()
         answered = 0
         with Client(respool.port, source=GUESSER, timeout=2) as client:
             client.ask("AUTH", "alice", "right")
-            client.raw(b"".join(encode("AUTH", "default", f"wrong-word{n}") for n in range(20_000)))
+            client.raw(b"".join(encode("AUTH", "default", f"wrong-password{n}") for n in range(20_000)))
             end = time.monotonic() + 2
             try:
                 while time.monotonic() < end:
@@ -323,7 +323,7 @@ class GuessesAtOwnUsers(HostileTest):
         self.assertLess(answered, 4000)
 
 
-    def test_guesses_in_a_transaction(self):
+    def test_transaction_does_not_evade_the_delay(self):
         """AUTH between MULTI and EXEC does not evade the delay."""
         respool = self.prepare()
         wrong, end = 0, time.monotonic() + 2
@@ -331,7 +331,7 @@ class GuessesAtOwnUsers(HostileTest):
             client.ask("AUTH", "alice", "right")
             try:
                 while time.monotonic() < end:
-                    client.raw(encode("MULTI") + encode("AUTH", "default", "wrong-word") * 1000 + encode("EXEC"))
+                    client.raw(encode("MULTI") + encode("AUTH", "default", "wrong-password") * 1000 + encode("EXEC"))
                     replies = client.replies(1002)
                     last = replies[-1] if isinstance(replies[-1], list) else replies
                     wrong += sum(str(each).startswith("WRONGPASS") for each in last)
@@ -339,14 +339,14 @@ class GuessesAtOwnUsers(HostileTest):
                 pass
         self.assertLess(wrong, 4000)
 
-    def test_guesses_without_replies(self):
+    def test_reply_off_does_not_evade_the_delay(self):
         """CLIENT REPLY OFF does not evade the delay: a right guess among many is not found fast."""
         respool = self.prepare()
         client = self.client(respool, source=GUESSER, timeout=2)
         client.ask("AUTH", "alice", "right")
         try:
             client.raw(encode("CLIENT", "REPLY", "OFF"))
-            client.raw(b"".join(encode("AUTH", "default", f"wrong-word{n}") for n in range(20_000)))
+            client.raw(b"".join(encode("AUTH", "default", f"wrong-password{n}") for n in range(20_000)))
             client.raw(encode("AUTH", "default", "right") + encode("CLIENT", "REPLY", "ON"))
             found = client.reply() == "OK" and client.ask("ACL", "WHOAMI")
         except OSError:
@@ -354,10 +354,11 @@ class GuessesAtOwnUsers(HostileTest):
         # Twenty thousand guesses and the right one behind them, within two seconds, would be found.
         self.assertIsNone(found)
 
-    def test_polite_client_of_the_same_address(self):
+    def test_client_of_the_guessers_address_may_log_in(self):
         """A client that shares the guesser's address is let in within the delay's maximum."""
         respool = self.prepare()
-        guesser = self.keep(Guesser(respool, 20, source=None, words=lambda n: ("AUTH", "alice", f"wrong-word{n}")))
+        request = lambda n: ("AUTH", "alice", f"wrong-password{n}")
+        guesser = self.keep(Guesser(respool, 20, source=None, request=request))
         self.background(guesser.step)
         time.sleep(ATTACK_SECONDS)
         with respool.client() as client:
@@ -365,14 +366,14 @@ class GuessesAtOwnUsers(HostileTest):
         self.assertEqual(reply, "OK")
         self.assertLess(took, 10)
 
-    def test_many_addresses(self):
+    def test_guesses_of_many_addresses_cost_little_memory(self):
         """Guesses of thousands of addresses cost little memory, and lock out no other client."""
         respool = self.prepare()
         before = respool.rss()
         for number in range(4000):
             source = f"127.{1 + number // 60_000}.{number // 250 % 250}.{1 + number % 250}"
             with Client(respool.port, source=source, timeout=10) as client:
-                client.send("AUTH", "alice", "wrong-word")
+                client.send("AUTH", "alice", "wrong-password")
         with Client(respool.port, source="127.9.9.9") as client:
             took, reply = seconds_of(lambda: client.ask("AUTH", "alice", "right"))
         self.assertEqual(reply, "OK")
@@ -380,7 +381,7 @@ class GuessesAtOwnUsers(HostileTest):
         self.assertLess(respool.rss() - before, 16 << 20)
         self.assertLess(len(respool.output().splitlines()), 100)
 
-    def test_guesser_on_the_socket_of_the_file_system(self):
+    def test_guesses_on_a_unix_socket_lock_no_client_out(self):
         """Guesses on a Unix socket do not lock out its other clients, or clients on TCP."""
         server = self.server()
         path = f"{server.folder.name}/respool.sock"
@@ -389,7 +390,7 @@ class GuessesAtOwnUsers(HostileTest):
         )
         guessers = [self.keep(Client(path=path)) for _ in range(10)]
         for each in guessers:
-            each.raw(b"".join(encode("AUTH", "alice", f"wrong-word{n}") for n in range(500)))
+            each.raw(b"".join(encode("AUTH", "alice", f"wrong-password{n}") for n in range(500)))
         time.sleep(1)
         for options in ({"path": path}, {"port": respool.port}):
             with Client(**options) as client:
@@ -401,23 +402,23 @@ class GuessesAtOwnUsers(HostileTest):
 class PasswordThatChanges(HostileTest):
     """The server's password, or a user's, changes while respool is connected."""
 
-    def newcomer(self, respool, *words, login=()):
+    def newcomer(self, respool, *command, login=()):
         with Client(respool.port) as client:
             if login:
                 reply = client.ask("AUTH", *login)
                 if isinstance(reply, ErrorReply):
                     return reply
-            return client.ask(*words)
+            return client.ask(*command)
 
-    def refused(self, respool, *words, login=(), times=1):
+    def refused(self, respool, *command, login=(), times=1):
         """Whether this many new clients, one after the other, are refused."""
-        said = lambda: str(self.newcomer(respool, *words, login=login))
+        said = lambda: str(self.newcomer(respool, *command, login=login))
         return all(said().startswith(("NOAUTH", "WRONGPASS")) for _ in range(times))
 
     def check_newcomers_must_login(self, server, respool, control, login):
         look = lambda: self.refused(respool, "GET", "a")
         wait_until(look, "newcomers must authenticate", SEEN_WITHIN_SECONDS)
-        for words in (
+        for command in (
             ("GET", "a"),
             ("SET", "a", "2"),
             ("CONFIG", "GET", "requirepass"),
@@ -432,8 +433,8 @@ class PasswordThatChanges(HostileTest):
             ("CONFIG", "GET", "respool.*"),
             ("CONFIG", "SET", "respool.fuse", "no"),
         ):
-            self.assert_error(self.newcomer(respool, *words), "NOAUTH")
-        # The error has the server's words.
+            self.assert_error(self.newcomer(respool, *command), "NOAUTH")
+        # The error is the text of the server.
         large = self.newcomer(respool, "SET", "big", "x" * 300_000)
         self.assert_error(large, "ERR Protocol error: unauthenticated")
         self.assert_error(self.newcomer(respool, "HELLO", "3"), "NOAUTH")
@@ -442,7 +443,7 @@ class PasswordThatChanges(HostileTest):
         self.assertEqual(self.newcomer(respool, "GET", "a", login=login), b"1")
 
     @on_every_server
-    def test_requirepass_set_later(self):
+    def test_new_clients_need_a_new_requirepass(self):
         """After the server got a password, new clients need it."""
         server = self.server()
         respool = self.respool(backend=server.backend)
@@ -459,7 +460,7 @@ class PasswordThatChanges(HostileTest):
         self.assert_error(self.newcomer(respool, "GET", "a", login=("wrong",)), "WRONGPASS")
 
     @on_every_server
-    def test_password_removed_again(self):
+    def test_new_clients_need_no_removed_password(self):
         """After the server's password was removed, new clients need none."""
         server = self.server()
         respool = self.respool(backend=server.backend)
@@ -472,7 +473,7 @@ class PasswordThatChanges(HostileTest):
         wait_until(look, "newcomers need no password", SEEN_WITHIN_SECONDS)
 
     @on_every_server
-    def test_default_switched_off(self):
+    def test_new_clients_need_a_login_without_default(self):
         """After the user `default` was switched off, new clients must log in as another user."""
         server = self.server()
         control = self.client(server)
@@ -483,7 +484,7 @@ class PasswordThatChanges(HostileTest):
         control.ask("ACL", "SETUSER", "default", "off")
         self.check_newcomers_must_login(server, respool, control, ("admin", "adm"))
 
-    def test_requirepass_set_later_before_shards(self):
+    def test_new_clients_of_shards_need_a_new_requirepass(self):
         """The same before sharded servers, where one server alone gets the password."""
         servers = [self.server() for _ in range(2)]
         respool = self.respool(backend="redis-sharded://" + ",".join(each.address for each in servers))
@@ -494,7 +495,7 @@ class PasswordThatChanges(HostileTest):
         wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
         self.assert_error(self.newcomer(respool, "CONFIG", "GET", "requirepass"))
 
-    def test_requirepass_set_later_before_cluster(self):
+    def test_new_clients_of_a_cluster_need_a_new_requirepass(self):
         """The same before a Cluster. All of its nodes get the password."""
         cluster = self.cluster()
         respool = self.respool(backend=cluster.backend)
@@ -505,7 +506,7 @@ class PasswordThatChanges(HostileTest):
         wait_until(lambda: self.refused(respool, "GET", "a"), "NOAUTH", SEEN_WITHIN_SECONDS)
         self.assertEqual(self.newcomer(respool, "GET", "a", login=("new",)), b"1")
 
-    def test_newcomers_while_busy(self):
+    def test_load_does_not_delay_the_check_of_the_password(self):
         """Polite load on the old link does not delay the detection of the change."""
         server = self.server()
         respool = self.respool("--threads", "3", backend=server.backend)
@@ -521,7 +522,7 @@ class PasswordThatChanges(HostileTest):
             each.close()
             self.assertEqual(each.errors, [])
 
-    def test_link_lost_after_the_change(self):
+    def test_new_clients_need_the_password_after_a_lost_link(self):
         """If a link is lost after the change, new clients need the password."""
         server = self.server()
         respool = self.respool(backend=server.backend)
@@ -535,7 +536,7 @@ class PasswordThatChanges(HostileTest):
         self.assertTrue(reply == b"1" or isinstance(reply, ErrorReply), reply)
         self.assertEqual(self.newcomer(respool, "GET", "a", login=("new",)), b"1")
 
-    def test_old_session_that_resets(self):
+    def test_old_session_must_log_in_after_reset(self):
         """A session from before the change must authenticate after RESET, as at the server."""
         server = self.server()
         respool = self.respool(backend=server.backend)
@@ -549,7 +550,7 @@ class PasswordThatChanges(HostileTest):
         self.assertEqual(old.ask("RESET"), "RESET")
         self.assert_error(old.ask("GET", "a"), "NOAUTH")
 
-    def test_wrong_words_are_not_said_again(self):
+    def test_lost_links_do_not_repeat_an_old_password(self):
         """Lost links of a user do not retry the old password for ever after a change."""
         server = self.server()
         control = self.client(server)
@@ -571,7 +572,7 @@ class PasswordThatChanges(HostileTest):
         self.assertLessEqual(count, 12, entries)
 
     @on_every_server
-    def test_users_password_changes(self):
+    def test_old_password_of_a_user_is_refused(self):
         """A user's old password lets no new client in, even if a link of that user is up."""
         server = self.server()
         control = self.client(server)
@@ -587,7 +588,7 @@ class PasswordThatChanges(HostileTest):
         self.assertIsNone(old.ask("GET", "a"))
 
     @on_every_server
-    def test_user_switched_off(self):
+    def test_disabled_user_cannot_log_in(self):
         """New clients cannot log in as a user that is switched off."""
         server = self.server()
         control = self.client(server)
@@ -600,7 +601,7 @@ class PasswordThatChanges(HostileTest):
         wait_until(refused, "the user is off", SEEN_WITHIN_SECONDS)
 
     @on_every_server
-    def test_user_deleted(self):
+    def test_deleted_user_gets_only_errors(self):
         """Sessions of a deleted user get only errors, and its new clients are refused."""
         server = self.server()
         control = self.client(server)
@@ -623,7 +624,7 @@ class PasswordThatChanges(HostileTest):
         control.ask("ACL", "SETUSER", "al", "on", ">three", "+get", "~b*")
         self.assert_error(self.newcomer(respool, "GET", "a", login=("al", "three")), "NOPERM")
 
-    def test_backends_password_changes(self):
+    def test_refused_backend_password_refuses_new_clients(self):
         """If the server refuses respool's configured password, respool refuses new clients."""
         server = self.server(password="first")
         respool = self.respool(backend=server.backend)
