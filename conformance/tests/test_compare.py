@@ -72,7 +72,7 @@ class Judged(unittest.TestCase):
         runs = Runs("s", results(c=PASSED), results(c=FAILED))
         self.assertFalse(judge(runs, skips, 1).good())
 
-    def test_a_skip_excuses_only_what_it_was_written_for(self):
+    def test_skip_excuses_only_failures_with_its_text(self):
         """A failure without the text of its skip is a regression, and the test runs again."""
         runs = Runs("s", results(a=PASSED, b=PASSED), {"a": Result(FAILED, "CROSSSLOT"), "b": Result(FAILED, "timeout")})
         skips = [Skip("s", "a", "because", said="CROSSSLOT"), Skip("s", "b", "because", said="CROSSSLOT")]
@@ -113,7 +113,7 @@ class Judged(unittest.TestCase):
         tests = {kind: [skip.test for skip in read_skips(text, kind)] for kind in ("server", "cluster")}
         self.assertEqual(tests, {"server": ["b"], "cluster": ["a", "b"]})
 
-    def test_what_fails_directly_does_not_count(self):
+    def test_direct_failure_does_not_count(self):
         """A test that fails directly, once or twice, is reported apart from the others."""
         direct = results(a=FAILED, b=FAILED, c=PASSED)
         runs = Runs("s", direct, results(a=FAILED, b=FAILED, c=PASSED), direct_again=results(a=FAILED, b=PASSED))
@@ -122,7 +122,7 @@ class Judged(unittest.TestCase):
         self.assertEqual((names(verdict.failed_directly), names(verdict.flaky_directly)), (["a"], ["b"]))
         self.assertEqual(verdict.passed_directly, 1)
 
-    def test_what_passes_directly_when_run_again_counts_for_the_minimum(self):
+    def test_direct_pass_at_the_second_run_counts(self):
         """The minimum finds tests that do not run. A test that passed when run again did run."""
         runs = Runs("s", results(a=FAILED, b=FAILED, c=PASSED), results(c=PASSED), direct_again=results(a=FAILED, b=PASSED))
         self.assertEqual(judge(runs, [], 2).too_few, "")
@@ -172,7 +172,7 @@ class Skips(unittest.TestCase):
             with self.assertRaises(ValueError):
                 read_skips(bad)
 
-    def test_what_is_run_again(self):
+    def test_only_failures_through_respool_run_again(self):
         """A test runs again if it passed directly, failed through respool, and has no skip."""
         direct = results(a=PASSED, b=PASSED, c=FAILED, d=PASSED, e=PASSED)
         proxied = results(a=PASSED, b=FAILED, c=FAILED, e=FAILED)
@@ -180,7 +180,7 @@ class Skips(unittest.TestCase):
 
 
 class Reported(unittest.TestCase):
-    def test_the_report_names_what_fails(self):
+    def test_report_names_the_failures(self):
         """The text and the JSON name the regression, and the last line counts it."""
         verdict = judge(Runs("s", results(a=PASSED, b=PASSED), results(a=PASSED, b=FAILED)), [], 1)
         text = report.as_text([verdict], [], {"server": "x"})

@@ -53,7 +53,7 @@ class Suite:
         self.addCleanup(client.close)
         return client
 
-    def test_values_of_every_type_come_back_as_what_they_are(self):
+    def test_values_of_every_type_keep_their_type(self):
         """Values of every type come back with their type."""
         r = self.client
         self.assertTrue(r.ping())
@@ -102,7 +102,7 @@ class Suite:
         self.assertIsInstance(replies[1], redis.ResponseError)
         self.assertEqual(replies[2], "x")
 
-    def test_what_needs_a_connection_works(self):
+    def test_transactions_blocking_pops_and_pubsub_work(self):
         """A transaction that a watched key aborts once, a blocking pop and a subscription work."""
         other = self.connect()
         tries = []
@@ -184,7 +184,7 @@ class Suite:
         self.assertEqual(info["role"], "master")
         self.assertEqual(info["loading"], 0)
 
-    def test_many_tasks_of_an_event_loop_each_get_their_own(self):
+    def test_many_tasks_read_their_own_writes(self):
         """Each of many tasks of one event loop reads its own writes."""
 
         async def work():
@@ -208,7 +208,7 @@ class Suite:
 
         asyncio.run(work())
 
-    def test_after_a_restart_of_the_server_the_same_client_works_again(self):
+    def test_client_works_again_after_a_server_restart(self):
         """After a restart of the server the same client works again."""
         client = self.connect(single_connection_client=True, retry=None)
         client.ping()
@@ -247,7 +247,7 @@ class SuiteWithTls(Suite):
     def listener(cls):
         return {"host": "localhost", "port": cls.respool.tls_port, "ssl": True, "ssl_ca_certs": cls.ca}
 
-    def test_a_client_that_does_not_trust_the_certificate_is_refused(self):
+    def test_client_without_trust_in_the_certificate_is_refused(self):
         """A client that does not trust the certificate does not connect; a plain one does not, either."""
         with redis.Redis(host="localhost", port=self.respool.tls_port, ssl=True, retry=None) as client:
             with self.assertRaisesRegex(redis.ConnectionError, "CERTIFICATE_VERIFY_FAILED|certificate verify failed"):

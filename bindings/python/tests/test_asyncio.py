@@ -53,7 +53,7 @@ class Tasks(WithServer):
         for options in ({}, {"protocol": 2}, {"protocol": 3, "decode_responses": True}):
             self.run_async(lambda client: work(client, options), **options)
 
-    def test_tasks_read_what_they_wrote(self):
+    def test_tasks_read_their_own_writes(self):
         """Each of 200 tasks reads its own writes, and the loop wakes once for many of them."""
 
         async def work(client):

@@ -115,7 +115,7 @@ class Outcomes(unittest.TestCase):
             time.sleep(0.3)
             self.assertIn(self.client.get("count"), (None, b"1"))
 
-    def test_retry_repeats_only_what_was_not_executed(self):
+    def test_retry_repeats_only_requests_not_executed(self):
         """A retry of the user repeats a request that was not sent, and no Unknown one."""
         client = self.connect(retry=Retry(NoBackoff(), 3), socket_timeout=0.1)
         asked = []

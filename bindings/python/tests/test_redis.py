@@ -286,7 +286,7 @@ class Clients(WithServer):
         single.select(1)
         self.assertEqual(single.get("key"), b"db1")
 
-    def test_threads_read_what_they_wrote(self):
+    def test_threads_read_their_own_writes(self):
         """Each of 50 threads reads its own writes."""
         wrong = []
 

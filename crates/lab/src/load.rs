@@ -568,7 +568,7 @@ impl<'t> Worker<'t> {
         }
         let mut phase_now = WARMUP;
         while phase_now != STOP {
-            self.begin_what_is_due()?;
+            self.begin_due_batches()?;
             self.wait(&mut events)?;
             phase_now = phase.load(Ordering::Relaxed);
             for event in &events {
@@ -640,7 +640,7 @@ impl<'t> Worker<'t> {
     }
 
     /// Open loop: gives due batches to free connections, and sets the timer for the next one.
-    fn begin_what_is_due(&mut self) -> Result<(), String> {
+    fn begin_due_batches(&mut self) -> Result<(), String> {
         loop {
             let Some(open_loop) = &mut self.open_loop else {
                 return Ok(());

@@ -682,7 +682,7 @@ mod tests {
     }
 
     #[test]
-    fn commands_a_second_are_what_came_between() {
+    fn commands_a_second_count_between_two_samples() {
         let rate = commands_per_s(Some((1_000_000_000, 10)), Some((3_000_000_000, 2_010)));
         assert_eq!(rate, Some(1000.0));
         assert_eq!(commands_per_s(None, Some((1, 1))), None);

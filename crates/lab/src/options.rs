@@ -661,7 +661,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn lone_and_connections_ask_what_they_say() {
+    fn lone_and_connections_have_the_named_cases() {
         let lone = options(&LONE, &["--all"]).unwrap();
         assert!(
             lone.cases()
@@ -682,7 +682,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn mget_and_skew_ask_what_they_say() {
+    fn mget_and_skew_have_the_named_cases() {
         let mget = options(&MGET, &[]).unwrap();
         let found = ids(&mget);
         assert_eq!(found.len(), 13 * 2);
@@ -704,7 +704,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_quick_run_takes_a_minute_whatever_takes_part() {
+    fn quick_run_takes_a_minute_with_any_participants() {
         for words in [
             &["--quick"][..],
             &["--quick", "--all"],

@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_is_what_a_client_library_sends() {
+    fn request_has_the_bytes_of_a_client_library() {
         let mut out = Vec::new();
         write_request(&mut out, &recipe(Verb::Set, 1), &[63]);
         assert_eq!(

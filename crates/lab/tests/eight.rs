@@ -240,7 +240,7 @@ fn mget_asks_for_every_key_and_reports_its_decay() {
 }
 
 #[test]
-fn skew_counts_what_reaches_the_server() {
+fn skew_counts_commands_at_the_server() {
     let folder = tempfile::tempdir().unwrap();
     let out = folder.path().to_str().unwrap();
     let mut args = vec!["skew", "--keys", "5000", "--connections", "7", "--out", out];
@@ -326,7 +326,7 @@ fn window_offers_every_target_the_same_rates() {
 /// The counters of one server do not show the others: all servers are read, and a divided request
 /// shows in all.
 #[test]
-fn cluster_counts_what_all_servers_of_a_pool_did() {
+fn cluster_counts_commands_of_all_servers_of_a_pool() {
     let respool = Path::new(LAB).with_file_name("respool");
     if !respool.is_file() {
         servers::leave_out("respool", format!("{} is not built", respool.display()));
@@ -767,7 +767,7 @@ fn is_running(pid: i32) -> bool {
 }
 
 #[test]
-fn a_lab_whose_whole_group_is_told_to_stop_stops() {
+fn lab_stops_when_its_process_group_is_stopped() {
     let folder = tempfile::tempdir().unwrap();
     let (lab, _) = long_run(folder.path());
     kill_process_group(Pid::from_child(&lab), Signal::TERM).unwrap();

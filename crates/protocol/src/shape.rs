@@ -141,7 +141,7 @@ mod tests {
         /// A request that fits a shape has the same name and the same argument positions as a scan
         /// finds.
         #[test]
-        fn fitting_request_is_what_a_scan_finds(
+        fn fitting_request_equals_a_scan(
             one in request(),
             mut other in request(),
             alike in any::<bool>(),

@@ -134,7 +134,7 @@ mod tests {
 
     /// A start error names the failed step, the system's reason, and a remedy that belongs to that.
     #[test]
-    fn start_error_says_what_to_do() {
+    fn start_error_names_a_remedy() {
         use rustix::io::Errno;
         let tcp = |host: &str, port| Address::Tcp {
             host: host.into(),

@@ -309,7 +309,7 @@ fn check_finds_sockets_that_cannot_be_made() {
 }
 
 #[test]
-fn check_shows_every_pool_and_tells_what_is_wrong_with_each() {
+fn check_shows_every_pool_with_its_problems() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("pools.toml");
     let file = path.to_str().unwrap();
@@ -904,7 +904,7 @@ fn last_lines_come_out_when_the_log_is_read() {
 
 /// `respool check` reads certificates and runs password commands, and its help says so.
 #[test]
-fn check_does_what_its_help_says() {
+fn check_reads_the_files_that_its_help_names() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name).display().to_string();
     let (program, file) = (path("token"), path("respool.toml"));

@@ -832,7 +832,7 @@ mod tests {
     }
 
     #[test]
-    fn every_installed_flavour_starts_and_is_what_it_claims() {
+    fn every_installed_flavour_starts_with_its_version() {
         for flavour in Flavour::ALL {
             let binary = match find(flavour) {
                 Ok(binary) => binary,

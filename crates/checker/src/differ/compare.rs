@@ -561,7 +561,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_a_rule_names_is_forgiven() {
+    fn only_named_differences_are_forgiven() {
         let (ab, ba) = (
             b"*2\r\n$1\r\na\r\n$1\r\nb\r\n",
             b"*2\r\n$1\r\nb\r\n$1\r\na\r\n",

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_replies_follows_from_what_went_before() {
+    fn expected_replies_depend_on_earlier_requests() {
         let mut session = SessionModel::default();
         assert_eq!(session.expects(&request("BLPOP k 0")), Expect::Someday);
         assert_eq!(session.expects(&request("BLPOP k 0.1")), Expect::One);

@@ -553,7 +553,7 @@ mod tests {
     /// The addresses of one IPv6 network share a score, as do the two ways to write an IPv4
     /// address.
     #[test]
-    fn source_is_what_one_host_may_use() {
+    fn addresses_of_one_host_are_one_source() {
         let of = |text: &str| Source::of(Peer::Tcp(text.parse().unwrap()));
         assert_eq!(of("[2001:db8::1]:1"), of("[2001:db8::ffff:1:2:3]:2"));
         assert_ne!(of("[2001:db8::1]:1"), of("[2001:db8:0:1::1]:1"));

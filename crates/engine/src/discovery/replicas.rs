@@ -162,7 +162,7 @@ impl ReaderState {
 
     /// Whether this replica has heard nothing for long, and lacks data that its primary reported
     /// before.
-    fn lacks_what_has(&self, primary: &ReaderState) -> bool {
+    fn lacks_data_of(&self, primary: &ReaderState) -> bool {
         let is_behind = primary.had > self.offset || primary.stream != self.stream;
         self.hears_nothing && primary.had.is_some() && is_behind
     }
@@ -657,8 +657,7 @@ impl Discovery {
     /// Whether a replica does not get its primary's stream, though it reports its link as up.
     fn is_cut_off(&self, plane: &DataPlane, reader: &Reader) -> bool {
         let owner = self.state_of_owner(plane, reader);
-        owner.is_some_and(|owner| reader.state.lacks_what_has(owner))
-            && !plane.is_lost(reader.owner)
+        owner.is_some_and(|owner| reader.state.lacks_data_of(owner)) && !plane.is_lost(reader.owner)
     }
 
     /// Reports the replicas that begin or cease to be read. Owners are not reported.
@@ -763,7 +762,7 @@ mod tests {
         ] {
             let replica = replica(&ago, stream, offset);
             assert_eq!(
-                replica.lacks_what_has(&primary(primary_says)),
+                replica.lacks_data_of(&primary(primary_says)),
                 is_cut_off,
                 "{ago:?} {stream} {offset} {primary_says:?}"
             );

@@ -604,7 +604,7 @@ fn all_in_flight(mut settings: Settings) -> (World, [SessionId; 5]) {
 /// The link of [`all_in_flight`] ended after the bytes `said`, and the next link answers. Of the
 /// requests without a whole reply, SETs may have been executed and GETs are sent again.
 #[track_caller]
-fn each_has_what_is_its(world: &mut World, all: [SessionId; 5], said: &str) {
+fn assert_outcome_of_each(world: &mut World, all: [SessionId; 5], said: &str) {
     let has_come = |reply: &str| said.starts_with(reply);
     let got = all.map(|client| world.got(client));
     let link = world.connect();
@@ -654,7 +654,7 @@ fn link_lost_in_a_fused_reply_leaves_no_half_reply() {
         let (mut world, all) = all_in_flight(crate::world::settings());
         world.says(world.shared, &WHOLE[..cut]);
         world.lose(world.shared);
-        each_has_what_is_its(&mut world, all, &WHOLE[..cut]);
+        assert_outcome_of_each(&mut world, all, &WHOLE[..cut]);
     }
 }
 
@@ -691,7 +691,7 @@ fn malformed_mget_reply_ends_the_link() {
                 world.says(world.shared, [right, wrong].concat());
             }
             assert_eq!(world.closed_links(), [world.shared], "{wrong:?}");
-            each_has_what_is_its(&mut world, all, right);
+            assert_outcome_of_each(&mut world, all, right);
         }
     }
 }

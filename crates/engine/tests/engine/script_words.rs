@@ -217,7 +217,7 @@ fn reply_without_a_proof_goes_to_its_client_as_it_came() {
 
 /// A request that ran after the script stays after it: the script is not sent again.
 #[test]
-fn proven_script_is_not_sent_behind_what_overtook_it() {
+fn proven_script_is_not_resent_behind_a_later_request() {
     let (mut world, [first, second], key, session) = two_nodes();
     let moved = format!("-MOVED {} server:2\r\n", slot(&key));
     let both = [format!("EVAL body 1 {key}"), format!("SET {key} v")];

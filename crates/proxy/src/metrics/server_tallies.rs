@@ -285,7 +285,7 @@ mod tests {
 
     /// Two entries with one label set add up. One that is hidden and comes back counts once.
     #[test]
-    fn hidden_entry_keeps_what_it_counted() {
+    fn hidden_entry_keeps_its_counts() {
         let mut pages = Pages::default();
         let (node, reader) = (server((1, 0), "x:1", 10), server((2, 0), "x:1", 4));
         pages.page(&["a"], &[vec![node, reader.clone()]]);

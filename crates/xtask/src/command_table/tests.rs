@@ -43,7 +43,7 @@ fn joined(redis: CommandEntry, valkey: CommandEntry) -> Result<Row, String> {
 
 /// A table, page or snapshot edited by hand, or a policy changed without the table, cannot pass.
 #[test]
-fn what_is_checked_in_is_what_would_be_written() {
+fn generated_files_are_fresh() {
     let root = crate::root();
     for (path, text) in generated(&root).unwrap() {
         assert!(
@@ -98,7 +98,7 @@ fn joined_row_is_the_safe_union() {
 }
 
 #[test]
-fn what_cannot_be_joined_is_an_error() {
+fn unjoinable_entries_are_an_error() {
     let key = |at| KeyEntry {
         begin: BeginEntry::Index(at),
         find: FindEntry::Range {

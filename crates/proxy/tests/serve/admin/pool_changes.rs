@@ -227,7 +227,7 @@ fn added_pool_serves_and_ends() {
 
 /// The requests that a client of a removed pool has sent are answered before it is closed.
 #[test]
-fn removed_pool_answers_what_has_come() {
+fn removed_pool_answers_received_requests() {
     let (one, two) = (server(), server());
     let served = Served::start(&url(&one));
     let second = SocketAddr::new(served.proxy.address().ip(), served.second.port);

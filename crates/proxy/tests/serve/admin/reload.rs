@@ -387,7 +387,7 @@ fn removed_option_is_named_with_its_old_place() {
 /// `respool reload` prints the differences and exits with 0, or prints the problems and exits with
 /// 1. With `--check` nothing is applied.
 #[test]
-fn respool_reload_says_what_it_did() {
+fn respool_reload_reports_its_result() {
     let served = Reloadable::start("");
     let mut client = served.client();
     let run = |args: &[&str]| {

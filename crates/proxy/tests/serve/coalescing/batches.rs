@@ -931,7 +931,7 @@ fn saved_requests_are_counted() {
 
 /// Some requests have left together when the connection is lost, and some have gathered behind
 /// them. Returns whether that happened: batches wait for the clock, and tests may be slow.
-fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
+fn lose_joined_requests(binary: &Path, comes_back: bool) -> bool {
     let options = Options::with(&[
         "--flush-rule=server-cpu",
         "--max-delay-us=150ms",
@@ -1017,7 +1017,7 @@ fn lose_what_was_joined(binary: &Path, comes_back: bool) -> bool {
 fn lost_connection_reports_each_fused_request() {
     for binary in installed() {
         for comes_back in [false, true] {
-            let came_to_it = (0..10).any(|_| lose_what_was_joined(&binary, comes_back));
+            let came_to_it = (0..10).any(|_| lose_joined_requests(&binary, comes_back));
             assert!(came_to_it, "ten times too slow");
         }
     }

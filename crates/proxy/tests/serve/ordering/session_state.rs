@@ -224,7 +224,7 @@ fn info_has_the_fields_that_clients_look_for() {
 }
 
 #[test]
-fn command_says_what_commands_there_are() {
+fn command_lists_the_commands() {
     on_every_target(&Options::default(), |target| {
         let mut client = target.client();
         assert!(matches!(

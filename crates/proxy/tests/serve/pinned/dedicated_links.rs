@@ -359,7 +359,7 @@ fn server_that_goes_away_closes_a_session_that_waits() {
 /// WAIT waits for the session's last write, which went out on the shared link. On a connection
 /// without writes, WAIT would return at once.
 #[test]
-fn wait_waits_for_what_the_session_wrote_on_the_shared_link() {
+fn wait_waits_for_writes_on_the_shared_link() {
     for binary in installed() {
         let options = Options::with(&["--threads", "1"]);
         let target = Target::proxied(&binary, &options);
@@ -416,7 +416,7 @@ fn tracking_invalidates_until_it_is_switched_off() {
 /// A tracking session is closed with its link: its client must not use a cache without
 /// invalidations.
 #[test]
-fn a_tracking_session_whose_link_is_lost_is_closed() {
+fn tracking_session_is_closed_with_its_link() {
     let target = proxied(&Options::with(&["--threads", "1"]));
     let mut client = target.client();
     client.call("HELLO 3");

@@ -812,7 +812,7 @@ fn refused_subscribe_reaches_its_client_only() {
 }
 
 #[test]
-fn client_list_shows_what_a_client_subscribes_to() {
+fn client_list_shows_subscriptions() {
     on_every_target(&Options::default(), |target| {
         let mut client = target.client();
         client.call("CLIENT SETNAME listener");

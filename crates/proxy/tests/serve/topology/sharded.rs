@@ -828,7 +828,7 @@ fn draining_link_keeps_the_request_order() {
 
 /// The error of a write of which a part is refused says that the rest was done.
 #[test]
-fn partly_refused_write_says_what_was_done() {
+fn partly_refused_write_names_the_executed_part() {
     let shards = ThreeShards::start(&[]);
     let keys = shards.a_key_each();
     let mut full = RespClient::connect(shards.servers[1].address());

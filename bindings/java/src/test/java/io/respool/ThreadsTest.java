@@ -59,7 +59,7 @@ class ThreadsTest {
     Thread start(Runnable code);
   }
 
-  private void eachGetsItsOwn(Starter starter, int count, int rounds) throws Exception {
+  private void assertOwnReplies(Starter starter, int count, int rounds) throws Exception {
     ConcurrentLinkedQueue<Throwable> failures = new ConcurrentLinkedQueue<>();
     try (RedisClient jedis = Respool.jedis(server.url())) {
       List<Thread> threads = new ArrayList<>();
@@ -91,12 +91,12 @@ class ThreadsTest {
 
   @Test
   void eachOf200ThreadsGetsItsOwnReplies() throws Exception {
-    eachGetsItsOwn(ThreadsTest::platform, 200, 100);
+    assertOwnReplies(ThreadsTest::platform, 200, 100);
   }
 
   @Test
   void eachOf2000VirtualThreadsGetsItsOwnReplies() throws Exception {
-    eachGetsItsOwn(ThreadsTest::virtual, 2000, 20);
+    assertOwnReplies(ThreadsTest::virtual, 2000, 20);
   }
 
   /** More callers than carriers wait at the server, and others go on. */
