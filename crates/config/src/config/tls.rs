@@ -48,7 +48,7 @@ impl Resolved {
         problems: &mut Vec<Problem>,
     ) {
         let values = &self.values;
-        // The value of such an option is not known, so relations to it would be false problems.
+        // The value of a wrong option is unknown, so problems that follow from it would be false.
         let is_wrong = |names: &[&str]| {
             let mut names = names.iter();
             names.any(|name| problems.iter().any(|problem| problem.is_of_any_pool(name)))
@@ -107,7 +107,7 @@ impl Resolved {
         let set = ListenerTlsFiles {
             identities: identities.collect(),
             client_ca: values.tls_ca.clone(),
-            // Where the options contradict each other, the file of the CA is read all the same.
+            // The file of the CA is read even if the options contradict each other.
             client_auth: match (&values.tls_ca, values.tls_client_auth) {
                 (None, _) => ClientAuth::Off,
                 (Some(_), ClientAuth::Off) => ClientAuth::Required,
@@ -146,7 +146,7 @@ impl Resolved {
         (files, of_files): (&mut TlsFiles, &mut Vec<Problem>),
         problems: &mut Vec<Problem>,
     ) {
-        // The URL of such servers is not known.
+        // If one of these options is wrong, the URL of the servers is unknown.
         let is_wrong = |problem: &Problem| {
             let mut names = ["backend", "prefixes", "pool"].iter();
             names.any(|name| problem.is_of_any_pool(name))
@@ -177,7 +177,7 @@ impl Resolved {
             };
             let (set, wrong) = server_files(&values);
             for (option, what) in wrong {
-                // A wrong value of the other one of a pair is not known to be missing.
+                // If the other option of a pair has a problem, it may be set: it is not missing.
                 let is_pair = ["server-tls-cert", "server-tls-key"].contains(&option);
                 let mut of_other = problems.iter().filter(|_| is_pair);
                 if of_other.any(is_of_pair) {

@@ -229,7 +229,7 @@ fn own_check_of_certificates_wins_over_that_of_all_pools() {
     assert_eq!(of_pool(off, "", &[]), Some((false, false, None)));
     let on = format!("server-tls-verify = true\n{ca}");
     assert_eq!(of_pool(off, &on, &[]), Some((true, true, None)));
-    // One place that says both is wrong, and a later layer is not overruled.
+    // Both options in one place are wrong. An option of a later layer is not ignored.
     assert_eq!(of_pool("", &format!("{off}\n{ca}"), &[]), None);
     assert_eq!(of_pool("", ca, &["--server-tls-verify=false"]), None);
 }
