@@ -477,7 +477,7 @@ fn any_seed_leads_to_the_primary_and_to_the_other_sentinels() {
     let proxy = proxy(&url(&sentinels, &seeds, &settings), &["--threads=2"]);
     let mut client = RespClient::connect(proxy.address());
     assert_eq!(client.call("SET key 1"), Reply::ok());
-    // No seed is left. The others were learned of.
+    // No seed is left: respool has to know the other Sentinels by now.
     let learned = sentinels.sentinel(0).address().to_string();
     wait_until("respool listens to the other Sentinels", SOON, || {
         proxy.log().contains(&learned)
