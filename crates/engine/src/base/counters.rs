@@ -127,11 +127,11 @@ counters! {
     sessions_closed_unauthenticated: u64,
     /// Sessions with TLS, now.
     tls_sessions: u64,
-    /// TLS handshakes of clients that go on, now.
+    /// TLS handshakes with clients that have begun and not ended.
     tls_handshaking: u64,
-    /// TLS handshakes of clients that are done.
+    /// Completed TLS handshakes with clients.
     tls_handshakes: u64,
-    /// TLS handshakes of clients that failed.
+    /// Failed TLS handshakes with clients.
     tls_handshakes_failed: u64,
     /// Requests read from clients.
     requests: u64,
