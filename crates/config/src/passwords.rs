@@ -630,8 +630,8 @@ impl RenewablePassword {
             PasswordOrigin::File(path) => {
                 info!(
                     file = &*plain(&path.display().to_string()),
-                    "the password file has a new password: new connections use it, and those that \
-                     are up stay"
+                    "the password file has a new password: new connections use it, and open ones \
+                     stay"
                 );
                 if let Some(warning) = readable_by_others(path, "a password") {
                     warn!("{}: {}", self.option, plain(&warning));
@@ -639,8 +639,8 @@ impl RenewablePassword {
             }
             PasswordOrigin::Command(command) => info!(
                 program = &*plain(command.program()),
-                "the password command has printed a new password: new connections use it, and those \
-                 that are up authenticate with it"
+                "the password command has printed a new password: new connections use it, and open \
+                 ones authenticate with it"
             ),
         }
     }

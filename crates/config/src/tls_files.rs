@@ -453,8 +453,7 @@ impl LoadedSet {
                 (self.made, self.content, self.refused) = (made, found, None);
                 info!(
                     files = &*plain(&files),
-                    "there are new certificates: new connections use them, and those that are up \
-                     stay"
+                    "there are new certificates: new connections use them, and open ones stay"
                 );
                 SetChange::Taken
             }

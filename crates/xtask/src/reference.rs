@@ -153,8 +153,9 @@ fn info_page() -> String {
     page.push_str("\n### Lines about servers\n\n");
     page.push_str(&paragraph(
         "Each server of the pool has a line `respool_server_0`, `respool_server_1` and so on, \
-         Sentinels and replicas included. Of more than 256 servers, those that are not up come first \
-         and the rest has no line. A line has these fields with commas between them:",
+         Sentinels and replicas included. Of more than 256 servers, servers that are not up come \
+         first, and servers beyond the first 256 have no line. A line has these fields with commas \
+         between them:",
     ));
     page.push_str(&fields(info_fields::SERVER));
     page.push_str("### Lines about links\n\n");

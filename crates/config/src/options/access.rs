@@ -230,8 +230,8 @@ pub(super) const BACKEND_PASSWORD_FILE: Opt = Opt {
     brief: "A file with the password that respool sends to the server",
     more: "A line end behind the password is not part of it.\n\nrespool reads the file again when \
            a server refuses the password, and at a reload. New connections use the new password; \
-           those that are up stay. If the file cannot be read or is empty, the earlier password \
-           stays, and the log says so.",
+           open ones stay. If the file cannot be read or is empty, the earlier password stays, and \
+           the log says so.",
     example: "/run/credentials/respool/backend-password",
     at_reload: AtReload::Applies,
     ..OPTION
@@ -256,11 +256,11 @@ pub(super) const BACKEND_PASSWORD_COMMAND: Opt = Opt {
     more: "Such a token may come from a cloud's IAM or from a vault. The option's value is the \
            absolute path of a program and its arguments, with spaces between them; there is no \
            shell. The command prints the password on one line, and may print the lifetime of the \
-           password in seconds on a second line. It has 10 seconds for that.\n\nrespool runs the command at the start, when \
-           three quarters of the lifetime are over, when a server refuses the password, and at a \
-           reload. New connections use the new password, and those that are up authenticate with \
-           it. If the command fails, the earlier password stays, the log says so, and respool \
-           tries again.",
+           password in seconds on a second line. It has 10 seconds for that.\n\nrespool runs \
+           the command at the start, when three quarters of the lifetime are over, when a server \
+           refuses the password, and at a reload. New connections use the new password, and open \
+           ones authenticate with it. If the command fails, the earlier password stays, the log \
+           says so, and respool tries again.",
     example: "/usr/local/bin/cache-token --user app",
     at_reload: AtReload::Applies,
     ..OPTION

@@ -162,8 +162,8 @@ pub(super) const CLUSTER_SHOWS: Opt = Opt {
     },
     value: "node|server",
     brief: "How a Cluster behind respool appears to clients",
-    more: "With `node`, as a Cluster of one node that owns all slots: clients with Cluster support \
-           work, and so do all others. With `server`, as a server without Cluster support. INFO, \
+    more: "With `node`, as a Cluster of one node that owns all slots: clients work with and \
+           without Cluster support. With `server`, as a server without Cluster support. INFO, \
            HELLO and CLUSTER say the same.",
     example: "server",
     per_pool: true,
