@@ -429,7 +429,7 @@ fn lookup_slowly(name: &[u8]) -> Option<CommandId> {
 proptest! {
     /// Any bytes are found if and only if they are a name.
     #[test]
-    fn lookup_finds_what_comparing_finds(name in proptest::collection::vec(any::<u8>(), 0..40)) {
+    fn lookup_finds_exactly_the_names(name in proptest::collection::vec(any::<u8>(), 0..40)) {
         prop_assert_eq!(lookup(&name), lookup_slowly(&name));
     }
 

@@ -20,14 +20,14 @@ impl Hub {
 }
 
 /// A session and its subscriptions.
-struct One {
+struct TestSession {
     id: SessionId,
     subscriber: Subscriber,
 }
 
-impl One {
-    fn new(index: u32) -> One {
-        One {
+impl TestSession {
+    fn new(index: u32) -> TestSession {
+        TestSession {
             id: session(index),
             subscriber: Subscriber::new(HubId(0)),
         }
@@ -100,7 +100,7 @@ const SUBSCRIBED_A: &str = "*3 $9 subscribe $1 a :1 ";
 #[test]
 fn channel_is_subscribed_once_and_left_with_the_last_session() {
     let (mut hub, subscriber_counts) = hub();
-    let (mut one, mut two) = (One::new(1), One::new(2));
+    let (mut one, mut two) = (TestSession::new(1), TestSession::new(2));
     assert_eq!(
         one.subscribe(&mut hub, ChannelKind::Channel, &["a"]),
         HubOutcome::Waits
@@ -157,7 +157,7 @@ fn channel_is_subscribed_once_and_left_with_the_last_session() {
 #[test]
 fn subscribe_during_unsubscribe_subscribes_again() {
     let (mut hub, _) = hub();
-    let (mut one, mut two) = (One::new(1), One::new(2));
+    let (mut one, mut two) = (TestSession::new(1), TestSession::new(2));
     one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
     sent(&mut hub);
     hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a")
@@ -189,7 +189,7 @@ fn subscribe_during_unsubscribe_subscribes_again() {
 #[test]
 fn counts_are_per_session_and_join_channels_and_patterns() {
     let (mut hub, _) = hub();
-    let mut one = One::new(1);
+    let mut one = TestSession::new(1);
     one.subscribe(&mut hub, ChannelKind::Channel, &["a", "b", "a"]);
     assert_eq!(sent(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE b"]);
     hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a")
@@ -241,7 +241,7 @@ fn counts_are_per_session_and_join_channels_and_patterns() {
 #[test]
 fn server_error_is_the_reply_and_subscribes_nothing() {
     let (mut hub, subscriber_counts) = hub();
-    let (mut one, mut two) = (One::new(1), One::new(2));
+    let (mut one, mut two) = (TestSession::new(1), TestSession::new(2));
     one.subscribe(&mut hub, ChannelKind::Channel, &["a", "no"]);
     two.subscribe(&mut hub, ChannelKind::Channel, &["no"]);
     assert_eq!(sent(&mut hub), ["SUBSCRIBE a", "SUBSCRIBE no"]);
@@ -267,7 +267,11 @@ fn server_error_is_the_reply_and_subscribes_nothing() {
 #[test]
 fn new_connection_subscribes_again_without_notice() {
     let (mut hub, subscriber_counts) = hub();
-    let (mut one, mut two, mut late) = (One::new(1), One::new(2), One::new(3));
+    let (mut one, mut two, mut late) = (
+        TestSession::new(1),
+        TestSession::new(2),
+        TestSession::new(3),
+    );
     for member in [&mut one, &mut two] {
         member.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
         sent(&mut hub);
@@ -318,7 +322,11 @@ fn new_connection_subscribes_again_without_notice() {
 fn channel_name_is_stored_once() {
     let (mut hub, subscriber_counts) = hub();
     let long = "x".repeat(10_000);
-    let mut sessions = [One::new(1), One::new(2), One::new(3)];
+    let mut sessions = [
+        TestSession::new(1),
+        TestSession::new(2),
+        TestSession::new(3),
+    ];
     for one in &mut sessions {
         one.subscribe(&mut hub, ChannelKind::Channel, &[&long]);
     }
@@ -349,9 +357,9 @@ fn channel_name_is_stored_once() {
 /// A session leaves a channel before the server was asked for it. The server is not asked, and the
 /// channel is forgotten.
 #[test]
-fn channel_left_before_it_was_asked_for_is_not_asked_for() {
+fn subscribe_is_not_sent_for_a_channel_left_before() {
     let (mut hub, _) = hub();
-    let (mut one, mut two) = (One::new(1), One::new(2));
+    let (mut one, mut two) = (TestSession::new(1), TestSession::new(2));
     assert_eq!(
         one.subscribe(&mut hub, ChannelKind::Channel, &["a", "b"]),
         HubOutcome::Waits
@@ -395,7 +403,7 @@ fn channel_left_before_it_was_asked_for_is_not_asked_for() {
 #[test]
 fn late_subscribe_fails_and_holds_nothing() {
     let (mut hub, _) = hub();
-    let mut one = One::new(1);
+    let mut one = TestSession::new(1);
     one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
     sent(&mut hub);
     assert!(hub.poll_late(Time(999_000), 1000).is_none());
@@ -413,7 +421,7 @@ fn late_subscribe_fails_and_holds_nothing() {
 #[test]
 fn unexpected_reply_is_an_error() {
     let (mut hub, _) = hub();
-    let mut one = One::new(1);
+    let mut one = TestSession::new(1);
     assert_eq!(hub.handle_pong(HOME), Err(UnaskedReply));
     assert_eq!(hub.handle_refused(HOME, b"-ERR\r\n"), Err(UnaskedReply));
     one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
@@ -479,7 +487,7 @@ fn messages_between_confirmations_come_and_no_others() {
 }
 
 /// A reply or push of the server.
-enum Says {
+enum ServerPush {
     Confirmed(ChannelKind, bool, String),
     Pong,
     Message(ChannelKind, String),
@@ -496,13 +504,13 @@ fn history(seed: u64) {
     let names = ["a", "b", "c"];
     let subscriber_counts = Arc::new(SubscriberCounts::default());
     let mut hub = Hub::new((0, ServerId(0)), 0, subscriber_counts.clone(), Time(0));
-    let mut sessions: Vec<One> = (0..5).map(One::new).collect();
+    let mut sessions: Vec<TestSession> = (0..5).map(TestSession::new).collect();
     // The subscriptions of each session by its confirmations.
     let mut believes: HashMap<(usize, ChannelKind, String), bool> = HashMap::new();
     let mut waiting: HashMap<usize, (ChannelKind, bool, Vec<String>)> = HashMap::new();
     let mut connected = false;
     let mut server: HashMap<(ChannelKind, String), bool> = HashMap::new();
-    let mut stream: VecDeque<Says> = VecDeque::new();
+    let mut stream: VecDeque<ServerPush> = VecDeque::new();
     let steps = 400;
     for step in 0..steps + 50 {
         let ending = step >= steps;
@@ -540,7 +548,7 @@ fn history(seed: u64) {
             4 => {
                 // A client closes, and another takes its place.
                 let index = below(sessions.len() as u64) as usize;
-                let One { id, subscriber } = &mut sessions[index];
+                let TestSession { id, subscriber } = &mut sessions[index];
                 hub.forget(*id, subscriber);
                 waiting.remove(&index);
                 believes.retain(|(other, _, _), _| *other != index);
@@ -561,31 +569,31 @@ fn history(seed: u64) {
                     names[below(3) as usize],
                 );
                 if server.get(&(kind, name.to_owned())) == Some(&true) {
-                    stream.push_back(Says::Message(kind, name.to_owned()));
+                    stream.push_back(ServerPush::Message(kind, name.to_owned()));
                 }
             }
             7..=8 => {
                 while let Some(request) = hub.poll_request(HOME) {
                     assert!(connected, "seed {seed}: asked without a connection");
                     match request {
-                        HubRequest::Ping => stream.push_back(Says::Pong),
+                        HubRequest::Ping => stream.push_back(ServerPush::Pong),
                         HubRequest::Abandon { .. } => panic!("no channel moves in this test"),
                         HubRequest::Subscribe { channel, on, .. } => {
                             let channel = hub.channels.get(channel).expect("the channel stays");
                             let name = text(channel.name.to_vec());
                             server.insert((channel.kind, name.clone()), on);
-                            stream.push_back(Says::Confirmed(channel.kind, on, name));
+                            stream.push_back(ServerPush::Confirmed(channel.kind, on, name));
                         }
                     }
                 }
             }
             _ => match stream.pop_front() {
                 None => {}
-                Some(Says::Pong) => hub.handle_pong(HOME).expect("the hub asked for it"),
-                Some(Says::Confirmed(kind, on, name)) => hub
+                Some(ServerPush::Pong) => hub.handle_pong(HOME).expect("the hub asked for it"),
+                Some(ServerPush::Confirmed(kind, on, name)) => hub
                     .handle_confirmed(HOME, (kind, on), name.as_bytes())
                     .expect("the hub asked for it"),
-                Some(Says::Message(kind, name)) => {
+                Some(ServerPush::Message(kind, name)) => {
                     let channel = hub.channel(kind, name.as_bytes());
                     for (index, session) in sessions.iter().enumerate() {
                         let members = channel.map_or(&[][..], |channel| hub.members(HOME, channel));
@@ -616,7 +624,7 @@ fn history(seed: u64) {
         }
     }
     // All sessions close: nothing is left.
-    for One { id, subscriber } in &mut sessions {
+    for TestSession { id, subscriber } in &mut sessions {
         hub.forget(*id, subscriber);
     }
     if connected {
@@ -624,18 +632,18 @@ fn history(seed: u64) {
             if let HubRequest::Subscribe { channel, on, .. } = request {
                 let channel = hub.channels.get(channel).expect("the channel stays");
                 let name = text(channel.name.to_vec());
-                stream.push_back(Says::Confirmed(channel.kind, on, name));
+                stream.push_back(ServerPush::Confirmed(channel.kind, on, name));
             } else {
-                stream.push_back(Says::Pong);
+                stream.push_back(ServerPush::Pong);
             }
         }
         while let Some(says) = stream.pop_front() {
             match says {
-                Says::Pong => hub.handle_pong(HOME).expect("the hub asked for it"),
-                Says::Confirmed(kind, on, name) => hub
+                ServerPush::Pong => hub.handle_pong(HOME).expect("the hub asked for it"),
+                ServerPush::Confirmed(kind, on, name) => hub
                     .handle_confirmed(HOME, (kind, on), name.as_bytes())
                     .expect("the hub asked for it"),
-                Says::Message(..) => {}
+                ServerPush::Message(..) => {}
             }
         }
     }
@@ -658,7 +666,7 @@ const SHARDED: [&str; 3] = ["a", "b", "c"];
 
 /// A reply or push of a node of a Cluster.
 #[derive(Debug)]
-enum Output {
+enum NodeOutput {
     Subscribed(usize),
     Dropped(usize),
     /// The slot of this channel belongs to that node.
@@ -672,7 +680,7 @@ enum Output {
 struct OneNode {
     sends: [bool; 3],
     requests: VecDeque<(bool, Option<usize>)>,
-    output: VecDeque<Output>,
+    output: VecDeque<NodeOutput>,
 }
 
 struct Nodes {
@@ -680,7 +688,7 @@ struct Nodes {
     random: u64,
     hub: Hub,
     subscriber_counts: Arc<SubscriberCounts>,
-    sessions: Vec<One>,
+    sessions: Vec<TestSession>,
     waiting: HashMap<usize, (bool, Vec<usize>)>,
     believes: HashMap<(usize, usize), bool>,
     /// The owner of each channel.
@@ -701,7 +709,7 @@ impl Nodes {
             random: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1,
             hub: Hub::new((0, ServerId(9)), 0, subscriber_counts.clone(), Time(0)),
             subscriber_counts,
-            sessions: (0..4).map(One::new).collect(),
+            sessions: (0..4).map(TestSession::new).collect(),
             waiting: HashMap::new(),
             believes: HashMap::new(),
             owner: [0, 1, 2],
@@ -773,7 +781,7 @@ impl Nodes {
             );
         }
         for index in 0..self.sessions.len() {
-            let One { id, subscriber } = &mut self.sessions[index];
+            let TestSession { id, subscriber } = &mut self.sessions[index];
             self.hub.forget(*id, subscriber);
         }
         self.believes.clear();
@@ -799,7 +807,7 @@ impl Nodes {
         let all = !on && self.below(2) == 0;
         let line = self.hub.line_to(ServerId(self.table[name] as u16), Time(0));
         let names = (!all).then_some(SHARDED[name].as_bytes());
-        let One { id, subscriber } = &mut self.sessions[index];
+        let TestSession { id, subscriber } = &mut self.sessions[index];
         let place = (*id, 0);
         let (version, now) = (Version::Resp2, Time(0));
         let outcome = match on {
@@ -828,7 +836,7 @@ impl Nodes {
 
     fn leave_for_good(&mut self) {
         let index = self.below(4);
-        let One { id, subscriber } = &mut self.sessions[index];
+        let TestSession { id, subscriber } = &mut self.sessions[index];
         self.hub.forget(*id, subscriber);
         self.waiting.remove(&index);
         self.believes.retain(|(other, _), _| *other != index);
@@ -838,7 +846,7 @@ impl Nodes {
         let (name, to) = (self.below(3), self.below(3));
         let from = std::mem::replace(&mut self.owner[name], to);
         if from != to && std::mem::take(&mut self.nodes[from].sends[name]) {
-            self.nodes[from].output.push_back(Output::Dropped(name));
+            self.nodes[from].output.push_back(NodeOutput::Dropped(name));
         }
         if self.below(3) == 0 {
             // A refresh of the topology found the new owner.
@@ -876,7 +884,7 @@ impl Nodes {
     fn publish(&mut self, name: usize) {
         let node = &mut self.nodes[self.owner[name]];
         if node.sends[name] {
-            node.output.push_back(Output::Message(name));
+            node.output.push_back(NodeOutput::Message(name));
         }
     }
 
@@ -890,18 +898,18 @@ impl Nodes {
         let node_state = &mut self.nodes[node];
         let mut say = |output| node_state.output.push_back(output);
         match (on, name) {
-            (_, None) => say(Output::Pong),
-            (true, Some(_)) if refuses_for_now => say(Output::TryAgain),
-            (true, Some(name)) if owner[name] != node => say(Output::Moved(name, owner[name])),
+            (_, None) => say(NodeOutput::Pong),
+            (true, Some(_)) if refuses_for_now => say(NodeOutput::TryAgain),
+            (true, Some(name)) if owner[name] != node => say(NodeOutput::Moved(name, owner[name])),
             (true, Some(name)) => {
-                say(Output::Subscribed(name));
+                say(NodeOutput::Subscribed(name));
                 node_state.sends[name] = true;
             }
             // A node that is not the owner any more answers the PING alone.
-            (false, Some(name)) if owner[name] != node => say(Output::Pong),
+            (false, Some(name)) if owner[name] != node => say(NodeOutput::Pong),
             (false, Some(name)) => {
-                say(Output::Dropped(name));
-                say(Output::Pong);
+                say(NodeOutput::Dropped(name));
+                say(NodeOutput::Pong);
                 node_state.sends[name] = false;
             }
         }
@@ -916,23 +924,23 @@ impl Nodes {
             return;
         };
         match output {
-            Output::Subscribed(name) => self
+            NodeOutput::Subscribed(name) => self
                 .hub
                 .handle_confirmed(line, (ChannelKind::Shard, true), SHARDED[name].as_bytes())
                 .expect("the hub asked for it"),
-            Output::Dropped(name) => self.hub.handle_dropped(line, SHARDED[name].as_bytes()),
-            Output::Moved(name, to) => {
+            NodeOutput::Dropped(name) => self.hub.handle_dropped(line, SHARDED[name].as_bytes()),
+            NodeOutput::Moved(name, to) => {
                 self.has_moved |= std::mem::replace(&mut self.table[name], to) != to;
                 self.hub
                     .handle_deferred(line, None)
                     .expect("the hub asked for it");
             }
-            Output::TryAgain => self
+            NodeOutput::TryAgain => self
                 .hub
                 .handle_deferred(line, None)
                 .expect("the hub asked for it"),
-            Output::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
-            Output::Message(name) => {
+            NodeOutput::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
+            NodeOutput::Message(name) => {
                 let channel = self
                     .hub
                     .channel(ChannelKind::Shard, SHARDED[name].as_bytes());
@@ -1027,7 +1035,7 @@ impl Nodes {
 #[test]
 fn member_that_asks_again_has_one_claim() {
     let (mut hub, _) = hub();
-    let mut one = One::new(1);
+    let mut one = TestSession::new(1);
     one.subscribe(&mut hub, ChannelKind::Channel, &["a"]);
     sent(&mut hub);
     let confirmed = hub.handle_confirmed(HOME, (ChannelKind::Channel, true), b"a");
@@ -1044,7 +1052,7 @@ fn member_that_asks_again_has_one_claim() {
 #[test]
 fn channel_that_moves_with_its_first_claim_stays() {
     let (mut hub, _) = hub();
-    let mut one = One::new(1);
+    let mut one = TestSession::new(1);
     one.subscribe(&mut hub, ChannelKind::Shard, &["a"]);
     sent(&mut hub);
     let confirmed = hub.handle_confirmed(HOME, (ChannelKind::Shard, true), b"a");
@@ -1054,7 +1062,7 @@ fn channel_that_moves_with_its_first_claim_stays() {
     hub.forget(one.id, &mut one.subscriber);
     assert_eq!(sent(&mut hub), ["SUNSUBSCRIBE a"]);
     let other = hub.line_to(ServerId(1), Time(0));
-    let mut two = One::new(2);
+    let mut two = TestSession::new(2);
     let names = ["a"].iter().map(|name| name.as_bytes());
     let version = Version::Resp2;
     let at = (ChannelKind::Shard, other);

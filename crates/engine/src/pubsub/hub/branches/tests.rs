@@ -15,7 +15,7 @@ const PATTERNS: [&str; 3] = ["*", "__key*", "news*"];
 
 /// A reply or push of a node on its line.
 #[derive(Clone, Debug)]
-enum Output {
+enum NodeOutput {
     Confirmed(usize, bool),
     Refused,
     Pong,
@@ -30,14 +30,14 @@ enum Output {
 #[derive(Default)]
 struct Node {
     requests: VecDeque<(Option<(usize, bool)>, u32)>,
-    output: VecDeque<Output>,
+    output: VecDeque<NodeOutput>,
     sends: HashSet<usize>,
     /// The primary of which it is a replica.
     follows: Option<usize>,
     refuses: bool,
 }
 
-struct One {
+struct TestSession {
     id: SessionId,
     subscriber: Subscriber,
     waits: Option<(bool, Vec<usize>)>,
@@ -49,7 +49,7 @@ struct One {
 struct Scene {
     hub: Hub,
     nodes: Vec<Node>,
-    sessions: Vec<One>,
+    sessions: Vec<TestSession>,
     /// The owners of keys that the hub was told, or will be told.
     owners: Vec<usize>,
     number: u32,
@@ -61,7 +61,7 @@ impl Scene {
         let subscriber_counts = Arc::new(SubscriberCounts::default());
         let mut hub = Hub::new((0, ServerId(0)), 0, subscriber_counts, Time(0));
         hub.handle_up(HOME);
-        let session = |index: usize| One {
+        let session = |index: usize| TestSession {
             id: SessionId {
                 index: index as u32,
                 generation: 1,
@@ -196,14 +196,14 @@ impl Scene {
         };
         let node = &mut self.nodes[node];
         match change {
-            None => node.output.push_back(Output::Pong),
-            Some((_, true)) if node.refuses => node.output.push_back(Output::Refused),
+            None => node.output.push_back(NodeOutput::Pong),
+            Some((_, true)) if node.refuses => node.output.push_back(NodeOutput::Refused),
             Some((name, on)) => {
                 match on {
                     true => node.sends.insert(name),
                     false => node.sends.remove(&name),
                 };
-                node.output.push_back(Output::Confirmed(name, on));
+                node.output.push_back(NodeOutput::Confirmed(name, on));
             }
         }
     }
@@ -216,7 +216,7 @@ impl Scene {
             .copied()
             .filter(|pattern| node.sends.contains(pattern))
         {
-            node.output.push_back(Output::Message {
+            node.output.push_back(NodeOutput::Message {
                 pattern,
                 number,
                 is_event,
@@ -265,14 +265,14 @@ impl Scene {
             return;
         };
         match output {
-            Output::Confirmed(name, on) => {
+            NodeOutput::Confirmed(name, on) => {
                 let name = PATTERNS[name].as_bytes();
                 let confirmed = self
                     .hub
                     .handle_confirmed(line, (ChannelKind::Pattern, on), name);
                 confirmed.expect("the hub asked for it");
             }
-            Output::Refused => {
+            NodeOutput::Refused => {
                 let refused = self.hub.handle_refused(line, b"-NOPERM\r\n");
                 for gone in refused.expect("the hub asked for it") {
                     let one = &mut self.sessions[gone.index as usize];
@@ -281,8 +281,8 @@ impl Scene {
                     one.believes.clear();
                 }
             }
-            Output::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
-            Output::Message {
+            NodeOutput::Pong => self.hub.handle_pong(line).expect("the hub asked for it"),
+            NodeOutput::Message {
                 pattern,
                 number,
                 is_event,
