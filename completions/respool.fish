@@ -71,7 +71,7 @@ complete -c respool -n "__fish_respool_using_subcommand serve" -l user -d 'A fur
 complete -c respool -n "__fish_respool_using_subcommand serve" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
-complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password-command -d 'A command that prints the password for the server, as for tokens' -r -f
+complete -c respool -n "__fish_respool_using_subcommand serve" -l backend-password-command -d 'A command that prints the password or token for the server' -r -f
 complete -c respool -n "__fish_respool_using_subcommand serve" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
 latency\t''
 server-cpu\t''"
@@ -164,7 +164,7 @@ complete -c respool -n "__fish_respool_using_subcommand check" -l user -d 'A fur
 complete -c respool -n "__fish_respool_using_subcommand check" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
-complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password-command -d 'A command that prints the password for the server, as for tokens' -r -f
+complete -c respool -n "__fish_respool_using_subcommand check" -l backend-password-command -d 'A command that prints the password or token for the server' -r -f
 complete -c respool -n "__fish_respool_using_subcommand check" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
 latency\t''
 server-cpu\t''"
@@ -258,7 +258,7 @@ complete -c respool -n "__fish_respool_using_subcommand reload" -l user -d 'A fu
 complete -c respool -n "__fish_respool_using_subcommand reload" -l refuse-commands -d 'A command that no client may use; may be given several times' -r -f
 complete -c respool -n "__fish_respool_using_subcommand reload" -l backend-password -d 'The password that respool sends to the server by AUTH' -r -f
 complete -c respool -n "__fish_respool_using_subcommand reload" -l backend-password-file -d 'A file with the password that respool sends to the server' -r -F
-complete -c respool -n "__fish_respool_using_subcommand reload" -l backend-password-command -d 'A command that prints the password for the server, as for tokens' -r -f
+complete -c respool -n "__fish_respool_using_subcommand reload" -l backend-password-command -d 'A command that prints the password or token for the server' -r -f
 complete -c respool -n "__fish_respool_using_subcommand reload" -l flush-rule -d 'When a link that awaits replies holds its next batch back' -r -f -a "balanced\t''
 latency\t''
 server-cpu\t''"

@@ -116,8 +116,9 @@ struct respool_client *respool_open(const char *url,
 
 /*
  Sends a request and blocks until its reply has come. `lens` has the lengths of the arguments,
- which may contain any bytes. `limit_ms`: the time after which the request is taken back; zero:
- none. `reply` gets the reply in the protocol of Redis, or the text of an error.
+ which may contain any bytes. `limit_ms`: the time after which the call fails; zero: no limit. If
+ the request was sent by then, its outcome is unknown; otherwise it is not sent. `reply` gets the
+ reply in the protocol of Redis, or the text of an error.
 
  Commands that change their connection, such as SELECT, MULTI or SUBSCRIBE, are refused as
  RESPOOL_OUTCOME_INVALID: a stream takes them.

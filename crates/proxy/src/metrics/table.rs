@@ -455,7 +455,7 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     worker(
         "respool_worker_servers_left_out",
         (MetricKind::Gauge, ""),
-        "Servers of the worker that no series counts, because its report is full.",
+        "Servers of the worker without a series, because the report of the worker is full.",
         &[],
         |worker| Some(worker.servers_left_out as f64),
     ),
