@@ -527,8 +527,8 @@ fn read_again(
                     one.log_new();
                 }
             }
-            // A file that is being written has no password for a moment. If a server refuses the one
-            // from before, it counts.
+            // A file that is being written has no password for a moment. If a server refuses the
+            // one from before, it counts.
             Err(_) if one.next_look.is_some() && !is_refused => {}
             Err(what) => {
                 match one.origin {
@@ -782,8 +782,8 @@ mod tests {
         assert_eq!(new_passwords(&mut files, &[0, 1]), []);
     }
 
-    /// A file is looked at every few seconds. A look at a file without a password counts nothing: it
-    /// may be in the middle of a change.
+    /// A file is looked at every few seconds. A look at a file without a password counts nothing:
+    /// it may be in the middle of a change.
     #[test]
     fn file_is_looked_at_while_no_server_refuses() {
         let directory = tempfile::tempdir().unwrap();

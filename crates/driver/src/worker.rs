@@ -14,9 +14,9 @@ use std::time::{Duration, Instant};
 
 use respool_engine::settings::{Address, Settings};
 use respool_engine::{
-    Action, CloseReason, Counters, Engine, Event, LatencyReport, LinkId, LocalAddress, Origin,
-    Peer, PoolPlaces, RefusedClients, SessionId, SubscriberCounts, TICK_MS, Time, TlsCounts,
-    WorkerId, WorkerReport,
+    Action, CloseReason, Counters, DriverCounts, Engine, Event, LatencyReport, LinkId,
+    LocalAddress, Origin, Peer, PoolPlaces, SessionId, SubscriberCounts, TICK_MS, Time, WorkerId,
+    WorkerReport,
 };
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
@@ -194,7 +194,6 @@ pub(crate) struct WorkerLoop {
     /// Whether listeners with TLS are not watched, because of the bound of handshakes.
     tls_paused: bool,
     refusals: Refusals,
-    refused_clients: RefusedClients,
     /// Spare file descriptor, closed for a moment when descriptors run out, to refuse a client.
     reserve: Option<OwnedFd>,
     /// Sockets of the sessions, by the index of their id.
@@ -218,7 +217,7 @@ pub(crate) struct WorkerLoop {
     /// Memory of all connections with TLS.
     tls_memory: TlsMemory,
     /// Counts of clients with TLS, for the engine's counters.
-    tls_counts: TlsCounts,
+    counts: DriverCounts,
     /// The socket at which the last full turn stopped.
     round_robin: RoundRobin,
     /// Bytes read since the engine last measured its links.
@@ -314,7 +313,6 @@ impl WorkerLoop {
             accept_again_at: None,
             tls_paused: false,
             refusals: Refusals::default(),
-            refused_clients: RefusedClients::default(),
             reserve: reserve(),
             sessions: Vec::new(),
             callers: shared.callers.get(id.index).cloned().map(Callers::new),
@@ -326,7 +324,7 @@ impl WorkerLoop {
             handshakes: Handshakes::default(),
             tls_buffers: TlsBuffers::default(),
             tls_memory: TlsMemory::default(),
-            tls_counts: TlsCounts::default(),
+            counts: DriverCounts::default(),
             round_robin: RoundRobin::default(),
             read_bytes: 0,
             housekeep_at: shared.started,
@@ -781,7 +779,7 @@ impl WorkerLoop {
         };
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         let stream = session.socket.stream;
-        self.tls_counts.sessions -= u64::from(stream.has_tls());
+        self.counts.sessions -= u64::from(stream.has_tls());
         if after_output {
             self.close_gently(stream);
         }
@@ -860,7 +858,7 @@ impl WorkerLoop {
             if !self.has_tls(listener) {
                 let _ = stream.write(MAX_CLIENTS_REPLY, &mut self.tls_buffers);
             }
-            self.refused_clients.full += 1;
+            self.counts.refused_full += 1;
             let detail = format!("{max} clients are connected; {peer} was refused");
             return self.accept_failed("sessions-max", detail);
         }
@@ -928,7 +926,7 @@ impl WorkerLoop {
                     self.sessions[id.index()].is_none(),
                     "the index was freed before it is used again"
                 );
-                self.tls_counts.sessions += u64::from(socket.stream.has_tls());
+                self.counts.sessions += u64::from(socket.stream.has_tls());
                 self.sessions[id.index()] = Some(SessionSocket { id, socket });
             }
             Err(error) => {
@@ -949,7 +947,7 @@ impl WorkerLoop {
                 SocketFlags::CLOEXEC | SocketFlags::NONBLOCK,
             )
         {
-            self.refused_clients.descriptors += 1;
+            self.counts.refused_descriptors += 1;
             if listener.tls.is_none() {
                 let mut client = ByteStream::new(client);
                 let _ = client.write(MAX_CLIENTS_REPLY, &mut self.tls_buffers);
@@ -1078,7 +1076,7 @@ impl WorkerLoop {
         let Some(handshake) = self.handshakes.remove(index) else {
             return false;
         };
-        self.tls_counts.handshakes += 1;
+        self.counts.handshakes += 1;
         let ClientHandshake {
             mut socket,
             origin,
@@ -1111,7 +1109,7 @@ impl WorkerLoop {
         self.shared.sessions.fetch_sub(1, Ordering::Relaxed);
         // A check of the port by a load balancer is no failed handshake.
         if refusal != HandshakeRefusal::Closed || handshake.is_begun {
-            self.tls_counts.handshakes_failed += 1;
+            self.counts.handshakes_failed += 1;
             let detail = format!("{}: {error}", handshake.origin.peer);
             self.accept_failed(refusal.text(), detail);
             // The client may have sent requests already, and shall read the alert all the same.
@@ -1683,12 +1681,11 @@ impl WorkerLoop {
     }
 
     fn report(&mut self) {
-        self.engine.handle_tls_counts(TlsCounts {
+        self.engine.handle_driver_counts(DriverCounts {
             handshaking: self.handshakes.len() as u64,
             memory_bytes: self.tls_memory.bytes() as u64,
-            ..self.tls_counts
+            ..self.counts
         });
-        self.engine.handle_refused_clients(self.refused_clients);
         let mut others = Counters::default();
         for (index, report) in self.shared.reports.iter().enumerate() {
             if index == self.id.index {

@@ -96,7 +96,7 @@ use respool_protocol::request::RequestScanner;
 
 use crate::base::arrivals::ArrivalSlot;
 use crate::base::buffer::{SpareBuffers, shrink};
-use crate::base::counters::{Counters, TlsCounts};
+use crate::base::counters::{Counters, DriverCounts};
 use crate::base::error::{Cause, Fate};
 use crate::base::handle::{CONFIGURED, LinkId, SessionId};
 use crate::base::session_map::SessionMap;
@@ -266,8 +266,8 @@ pub(crate) struct DataPlane {
     pub(crate) memory: Memory,
     /// The counters of this worker, without those that components count.
     pub(crate) counters: Counters,
-    /// The driver's counts of TLS, from its last report.
-    pub(crate) tls: TlsCounts,
+    /// The counts of the driver, from its last report.
+    pub(crate) driver: DriverCounts,
     /// The times of requests by command.
     pub(crate) latency: LatencyTable,
     /// The last requests that took long.
@@ -323,7 +323,7 @@ impl DataPlane {
             held_bytes: 0,
             memory: Memory::new(settings.limits.worker_memory_bytes_max),
             counters: Counters::default(),
-            tls: TlsCounts::default(),
+            driver: DriverCounts::default(),
             latency: LatencyTable::default(),
             slow_log: SlowLog::default(),
             hot_keys: HotKeys::new(seed),

@@ -42,7 +42,7 @@ use std::sync::Arc;
 
 use crate::access::Access;
 use crate::admin::Admin;
-use crate::base::counters::{Counters, RefusedClients, TlsCounts};
+use crate::base::counters::{Counters, DriverCounts};
 use crate::base::error::Fate;
 use crate::base::handle::{LinkId, SessionId};
 use crate::base::latency::LatencyReport;
@@ -307,15 +307,9 @@ impl Engine {
         self.admin.other_workers = other_workers;
     }
 
-    /// Takes the driver's counts of TLS: INFO shows them, and their memory counts.
-    pub fn handle_tls_counts(&mut self, counts: TlsCounts) {
-        self.plane.tls = counts;
-    }
-
-    /// Takes the driver's counts of clients that it refused, for INFO and metrics.
-    pub fn handle_refused_clients(&mut self, refused: RefusedClients) {
-        self.plane.counters.clients_refused_full = refused.full;
-        self.plane.counters.clients_refused_descriptors = refused.descriptors;
+    /// Takes the counts of the driver: INFO shows them, and the memory of TLS counts.
+    pub fn handle_driver_counts(&mut self, counts: DriverCounts) {
+        self.plane.driver = counts;
     }
 
     /// Takes no new requests. Each session closes when the requests that have come are answered.

@@ -29,7 +29,7 @@ mod scatter;
 mod transaction;
 
 pub use base::coarse_times::CoarseReport;
-pub use base::counters::{Counted, Counters, RefusedClients, Sizes, TlsCounts};
+pub use base::counters::{Counted, Counters, DriverCounts, Sizes};
 pub use base::error::{ErrorOutcome, Fate};
 pub use base::handle::{LinkId, SessionId};
 pub use base::latency::{CommandTimes, ErrorKind, LatencyHistogram, LatencyReport};

@@ -287,9 +287,9 @@ counters! {
     memory_unauthenticated_bytes: u64,
 }
 
-/// The counts of clients with TLS, which the driver keeps.
+/// The counts of clients that the driver keeps: those with TLS, and those without a session.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TlsCounts {
+pub struct DriverCounts {
     /// Sessions with TLS, now.
     pub sessions: u64,
     /// Handshakes that go on, now.
@@ -300,15 +300,10 @@ pub struct TlsCounts {
     pub handshakes_failed: u64,
     /// Bytes of memory that TLS takes, now: of clients and of servers.
     pub memory_bytes: u64,
-}
-
-/// Clients that the driver refused, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct RefusedClients {
-    /// Because `sessions-max` sessions were open.
-    pub full: u64,
-    /// Because no file descriptor was left.
-    pub descriptors: u64,
+    /// Clients that were refused because `sessions-max` sessions were open.
+    pub refused_full: u64,
+    /// Clients that were refused because no file descriptor was left.
+    pub refused_descriptors: u64,
 }
 
 #[cfg(test)]

@@ -186,6 +186,17 @@ impl Ledger {
         self.entries[index].give_up();
     }
 
+    /// Gives up the request with a completion of a session, which no connection sends again then.
+    /// Returns whether it has left.
+    pub(crate) fn give_up_block(&mut self, session: SessionId) -> bool {
+        let is_it = |entry: &Entry| entry.session == session && entry.has_completion();
+        let index = self.entries.iter().position(is_it);
+        if let Some(index) = index {
+            self.give_up(index);
+        }
+        index.is_some_and(|index| index < self.in_flight())
+    }
+
     /// Whether a reply to this session is still to come.
     pub(crate) fn owes(&self, session: SessionId) -> bool {
         self.entries.iter().any(|entry| entry.session == session)

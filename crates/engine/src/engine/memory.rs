@@ -49,7 +49,7 @@ impl Engine {
             channels: self.pubsub.hubs.iter().map(|hub| hub.held_bytes()).sum(),
             answers: self.admin.answers_bytes(),
             links: 0,
-            tls: self.plane.tls.memory_bytes as usize,
+            tls: self.plane.driver.memory_bytes as usize,
             rest: self.local.scripts.memory_bytes()
                 + self.access.memory_bytes()
                 + self.redirects.memory_bytes()

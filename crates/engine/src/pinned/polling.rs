@@ -295,33 +295,14 @@ impl Pinned {
         let server = plane.label(lost.link).to_owned();
         let (fate, cause) = of_waiter(true, &server, &lost.reason);
         for session in plane.polling.on(lost.link) {
-            if plane.give_up_poll(lost, session) {
+            let ledger = plane.links.get_mut(lost.link).map(|link| &mut link.ledger);
+            let has_left = ledger.is_some_and(|ledger| ledger.give_up_block(session));
+            if lost.was_up && has_left {
                 plane.close_at_loss(session, fate, cause);
             } else if let Some(one) = plane.polling.take(session) {
                 plane.polling.postpone(one, plane.now);
             }
         }
-    }
-}
-
-impl DataPlane {
-    /// Gives up the poll of a session on a lost link: no connection sends it again. Returns whether
-    /// it had left.
-    fn give_up_poll(&mut self, lost: &LostLink, session: SessionId) -> bool {
-        let Some(link) = self.links.get_mut(lost.link) else {
-            return false;
-        };
-        let in_flight = if lost.was_up {
-            link.ledger.in_flight()
-        } else {
-            0
-        };
-        let mut entries = link.ledger.iter_mut().enumerate();
-        let poll = entries.find(|(_, entry)| entry.session == session && entry.has_completion());
-        poll.is_some_and(|(index, entry)| {
-            entry.give_up();
-            index < in_flight
-        })
     }
 }
 

@@ -16,11 +16,11 @@ const SRC: &str = "crates/engine/src/";
 /// Fields of `struct Engine` that are no components.
 const NO_COMPONENTS: [&str; 2] = ["plane", "tick_at"];
 
-/// Lines of all `impl Engine` blocks together, at most. This number may only shrink: a
-/// change that makes the blocks shorter lowers it.
-const LINES_MAX: usize = 2_382;
+/// Lines of code of all `impl Engine` blocks together, at most. This number may only shrink: a
+/// change that makes the blocks shorter lowers it. Comments are free: a step has its reason.
+const LINES_MAX: usize = 2_025;
 /// The same for `impl DataPlane`.
-const PLANE_LINES_MAX: usize = 10_900;
+const PLANE_LINES_MAX: usize = 9_310;
 /// A bound has to be lowered once the blocks are this much shorter.
 const LINES_SLACK: usize = 50;
 
@@ -141,7 +141,7 @@ fn methods<'a>(blocks: &'a [(&'a str, Block)]) -> impl Iterator<Item = (&'a str,
 /// An `impl` of one type, of no trait.
 struct Block {
     line: usize,
-    /// From `impl` to the closing brace.
+    /// Lines of code, from `impl` to the closing brace.
     lines: usize,
     methods: Vec<Method>,
 }
@@ -149,7 +149,7 @@ struct Block {
 struct Method {
     name: String,
     line: usize,
-    /// From `fn` to the closing brace.
+    /// Lines of code, from `fn` to the closing brace.
     lines: usize,
     is_public: bool,
     /// The names behind `self.` and `Self::` in its body: fields and methods.
@@ -229,7 +229,7 @@ fn blocks_in(tokens: &[TokenTree], name: &str) -> Vec<Block> {
                 let body: Vec<TokenTree> = group.stream().into_iter().collect();
                 found.push(Block {
                     line,
-                    lines: group.span_close().end().line + 1 - line,
+                    lines: code_lines(&tokens[head..=at]),
                     methods: methods_in(&body),
                 });
             }
@@ -259,7 +259,7 @@ fn methods_in(tokens: &[TokenTree]) -> Vec<Method> {
                 is_public = false;
             }
             (Some("fn"), Some(name)) => {
-                let line = tokens[at].span().start().line;
+                let (begin, line) = (at, tokens[at].span().start().line);
                 let mut named = BTreeSet::new();
                 let body = tokens[at..].iter().position(|token| {
                     matches!(token, TokenTree::Group(group)
@@ -269,11 +269,10 @@ fn methods_in(tokens: &[TokenTree]) -> Vec<Method> {
                 if let Some(body) = inside(tokens.get(at), Delimiter::Brace) {
                     collect_named(&body, &mut named);
                 }
-                let end = tokens.get(at).map(|token| token.span().end().line);
                 found.push(Method {
                     name,
                     line,
-                    lines: end.map_or(1, |end| end + 1 - line),
+                    lines: code_lines(&tokens[begin..tokens.len().min(at + 1)]),
                     is_public,
                     named,
                 });
@@ -284,6 +283,40 @@ fn methods_in(tokens: &[TokenTree]) -> Vec<Method> {
         at += 1;
     }
     found
+}
+
+/// The number of lines with code, without comments and blank lines.
+fn code_lines(tokens: &[TokenTree]) -> usize {
+    let mut lines = BTreeSet::new();
+    collect_code_lines(tokens, &mut lines);
+    lines.len()
+}
+
+fn collect_code_lines(tokens: &[TokenTree], lines: &mut BTreeSet<usize>) {
+    // A doc comment is the attribute `#[doc = "..."]`.
+    let is_doc = |token: &TokenTree| {
+        let words = inside(Some(token), Delimiter::Bracket);
+        words.is_some_and(|words| ident(words.first()).as_deref() == Some("doc"))
+    };
+    let is_hash =
+        |token: &TokenTree| matches!(token, TokenTree::Punct(punct) if punct.as_char() == '#');
+    for (at, token) in tokens.iter().enumerate() {
+        if is_doc(token) || is_hash(token) && tokens.get(at + 1).is_some_and(is_doc) {
+            continue;
+        }
+        match token {
+            TokenTree::Group(group) => {
+                let edges = [group.span_open(), group.span_close()];
+                lines.extend(edges.map(|edge| edge.start().line));
+                let inner: Vec<TokenTree> = group.stream().into_iter().collect();
+                collect_code_lines(&inner, lines);
+            }
+            other => {
+                let span = other.span();
+                lines.extend(span.start().line..=span.end().line);
+            }
+        }
+    }
 }
 
 /// Collects the names behind `self.` and `Self::`.
@@ -406,12 +439,13 @@ mod tests {
         assert!(report.contains("no `struct Engine`"), "{report}");
     }
 
-    /// The lines count from `impl` to the brace, in all blocks.
+    /// The lines of code count from `impl` to the brace, in all blocks. Comments do not.
     #[test]
-    fn lines_of_all_blocks_count() {
-        let text = "impl Engine {\n}\n\nimpl Engine {\n    // a\n}\n";
+    fn lines_of_code_of_all_blocks_count() {
+        let text = "impl Engine {\n}\n\nimpl Engine {\n    // a\n\n    /// b\n    const A: &str = \
+                    \"x\ny\";\n}\n";
         let lines: usize = blocks(text).iter().map(|(_, block)| block.lines).sum();
-        assert_eq!(lines, 5);
+        assert_eq!(lines, 6);
     }
 
     /// Too many lines fail. Much fewer fail too, so that the number shrinks with the blocks.
@@ -427,7 +461,7 @@ mod tests {
     /// The data plane has a bound of its own. Its blocks may stand anywhere, tests do not count.
     #[test]
     fn lines_of_the_data_plane_are_bounded() {
-        let long = "\n".repeat(PLANE_LINES_MAX);
+        let long = "const A: u8 = 0;\n".repeat(PLANE_LINES_MAX);
         let here = format!("impl super::DataPlane {{{long}}}");
         let tests = format!("#[cfg(test)] mod tests {{ impl DataPlane {{{long}}} }}");
         for (text, is_long) in [(here, true), (tests, false)] {
