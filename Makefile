@@ -13,6 +13,7 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 # and rustdoc take this profile, too: all three share the C code of aws-lc.
 QUICK := --profile quick --locked
 VENV := $(or $(RESPOOL_VENV),.venv)
+JAVA_PEERS := $(TARGET)/java-peers
 # Warnings of this Rust are errors. Every new Rust has new lints, which would break `make test`
 # every few weeks. So warnings of another Rust are only shown.
 LINTED_WITH := 1.95
@@ -203,10 +204,21 @@ client-histories: ready-test ## Check the client as `make histories` checks the 
 	done; done
 	$(TARGET)/release/respool-lab differ --respool $(TARGET)/release/respool-client-bridge --cases 100 --refusals --patience 15
 
+# The first build takes minutes: the native library is optimised as in a release.
+.PHONY: java-peers
+java-peers: ready-test ## Build the jar of the libraries for Java that `respool-lab client` runs
+	cargo build --package respool-ffi --profile client --locked
+	mkdir -p $(JAVA_PEERS)/libraries/linux-$$(uname -m)
+	objcopy --strip-debug $(TARGET)/client/librespool.so \
+	    $(JAVA_PEERS)/libraries/linux-$$(uname -m)/librespool.so
+	mvn -q -B package --file crates/lab/src/clients/java/pom.xml -Dpeers.folder=$(abspath $(JAVA_PEERS))
+	@echo "java-peers: respool-lab client --java-peers $(JAVA_PEERS)/java-peers.jar"
+
 .PHONY: lab-smoke
 lab-smoke: programs python-library ## Run the smallest experiments: the files of one, and all client libraries that are installed
 	$(VENV)/bin/python -B tests/lab_smoke.py $(TARGET)/quick/respool-lab
-	$(TARGET)/quick/respool-lab client --quick --python $(VENV)/bin/python
+	$(TARGET)/quick/respool-lab client --quick --python $(VENV)/bin/python \
+	    --java-peers $(JAVA_PEERS)/java-peers.jar
 
 # --- prepare the machine ---
 

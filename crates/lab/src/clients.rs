@@ -177,8 +177,10 @@ pub fn run_once(
 /// # Errors
 /// The error output of the peer.
 pub fn probe(peer: &ClientLibrary) -> Result<(), String> {
-    let output = peer.probe().stdin(Stdio::null()).output();
-    let output = output.map_err(|error| error.to_string())?;
+    let mut command = peer.probe()?;
+    let program = command.get_program().to_owned();
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|error| format!("{}: {error}", program.display()))?;
     match output.status.success() {
         true => Ok(()),
         false => {

@@ -8,7 +8,7 @@ use clap::Args;
 use respool_testkit::servers::ServerProcess;
 
 use super::{fail, read, say};
-use crate::clients::peers::{self, ClientLibrary};
+use crate::clients::peers::{self, ClientLibrary, PeerPrograms};
 use crate::clients::{self, CaseResult, ClientCase, ClientVerb, ClientsReport, PeerReport};
 use crate::flags::positive;
 use crate::targets::ServerChoice;
@@ -21,8 +21,12 @@ Each library runs the same loop in a process of its own before the same server. 
 interleaved, and every round runs every library once. A ratio is the median of the ratios within a
 round to the library that it is compared with. A library that is not installed is named.
 
+The libraries for Java are in a jar that `make java-peers` builds. Only Java 21 and later has
+virtual threads.
+
 Usage: respool-lab client [OPTIONS]
-Example: respool-lab client --callers 1,200 --verbs get,set --rounds 5 --json clients.json";
+Example: respool-lab client --callers 1,200 --verbs get,set --rounds 5 --json clients.json
+         respool-lab client --only Java --java /usr/lib/jvm/NAME/bin/java";
 
 #[derive(Args)]
 struct ClientArgs {
@@ -43,9 +47,8 @@ struct ClientArgs {
     /// Only libraries whose names have one of these words.
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     only: Vec<String>,
-    /// The interpreter of the libraries for Python.
-    #[arg(long, value_name = "PATH", default_value = "python3")]
-    python: PathBuf,
+    #[command(flatten)]
+    programs: PeerPrograms,
     /// One round of 0.3 seconds with 1 and 50 callers, GET alone.
     #[arg(long)]
     quick: bool,
@@ -151,7 +154,7 @@ fn empty(peer: &ClientLibrary) -> PeerReport {
 
 /// The libraries that can run here. The report names the others.
 fn installed(given: &ClientArgs, report: &mut ClientsReport) -> Result<Vec<ClientLibrary>, String> {
-    let mut peers = peers::all(&given.python)?;
+    let mut peers = peers::all(&given.programs)?;
     let is_named = |peer: &ClientLibrary| given.only.iter().any(|word| peer.name.contains(word));
     peers.retain(|peer| given.only.is_empty() || is_named(peer));
     peers.retain(|peer| match clients::probe(peer) {
