@@ -4,6 +4,7 @@
 //! and says `ready`. Then the lab reads the CPU of the peer and of the server, and the peer runs
 //! for the time of the case. Ratios are those within a round, so the machine's load cancels out.
 
+pub mod bars;
 pub mod load;
 pub mod peers;
 

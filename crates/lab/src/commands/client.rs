@@ -134,6 +134,10 @@ fn measure(given: &ClientArgs) -> Result<ClientsReport, String> {
         say(&format!("{}\n{}\n", table.caption, table.text()));
         report.cases.push(result);
     }
+    let bars = clients::bars::table(&report).filter(|_| !given.quick);
+    if let Some(bars) = bars {
+        say(&format!("{}\n{}\n", bars.caption, bars.text()));
+    }
     for missing in &report.missing {
         say(&format!("missing: {missing}\n"));
     }
