@@ -1110,6 +1110,9 @@ impl WorkerLoop {
         // A check of the port by a load balancer is no failed handshake.
         if refusal != HandshakeRefusal::Closed || handshake.is_begun {
             self.counts.handshakes_failed += 1;
+            if let HandshakeRefusal::ClientCertificate(refusal) = refusal {
+                refusal.count(&mut self.counts);
+            }
             let detail = format!("{}: {error}", handshake.origin.peer);
             self.accept_failed(refusal.text(), detail);
             // The client may have sent requests already, and shall read the alert all the same.

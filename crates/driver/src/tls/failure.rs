@@ -1,5 +1,6 @@
 //! Errors of a connection, in words for the log and for the clients of failed requests.
 
+use respool_engine::DriverCounts;
 use rustix::io::Errno;
 use rustls::{AlertDescription, CertificateError, Error, InvalidMessage, PeerIncompatible};
 
@@ -57,8 +58,11 @@ impl StreamError {
         match error {
             Error::InvalidMessage(_) => HandshakeRefusal::NoTls,
             Error::PeerIncompatible(_) => HandshakeRefusal::Version,
-            Error::InvalidCertificate(_) | Error::NoCertificatesPresented => {
-                HandshakeRefusal::ClientCertificate
+            Error::NoCertificatesPresented => {
+                HandshakeRefusal::ClientCertificate(CertificateRefusal::Missing)
+            }
+            Error::InvalidCertificate(error) => {
+                HandshakeRefusal::ClientCertificate(CertificateRefusal::of(error))
             }
             Error::AlertReceived(alert) if is_about_certificate(*alert) => {
                 HandshakeRefusal::OurCertificate
@@ -75,8 +79,8 @@ pub(crate) enum HandshakeRefusal {
     NoTls,
     /// The client has no version, or no algorithm, that respool allows.
     Version,
-    /// The client has no trusted certificate.
-    ClientCertificate,
+    /// The certificate of the client is refused.
+    ClientCertificate(CertificateRefusal),
     /// The client refused the certificate of respool.
     OurCertificate,
     /// The client broke the protocol.
@@ -93,12 +97,70 @@ impl HandshakeRefusal {
         match self {
             HandshakeRefusal::NoTls => "tls: no TLS",
             HandshakeRefusal::Version => "tls: version",
-            HandshakeRefusal::ClientCertificate => "tls: client certificate",
+            HandshakeRefusal::ClientCertificate(refusal) => match refusal {
+                CertificateRefusal::Missing => "tls: no client certificate",
+                CertificateRefusal::UnknownCa => "tls: client certificate: unknown CA",
+                CertificateRefusal::Expired => "tls: client certificate: expired",
+                CertificateRefusal::NotYetValid => "tls: client certificate: not valid yet",
+                CertificateRefusal::Usage => "tls: client certificate: usage",
+                CertificateRefusal::Other => "tls: client certificate",
+            },
             HandshakeRefusal::OurCertificate => "tls: our certificate",
             HandshakeRefusal::Protocol => "tls: protocol",
             HandshakeRefusal::Closed => "tls: closed",
             HandshakeRefusal::Deadline => "tls: deadline",
         }
+    }
+}
+
+/// The reason why the certificate of a client is refused. The log and the metrics tell each apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CertificateRefusal {
+    /// The client showed none.
+    Missing,
+    /// No CA that respool trusts has signed it.
+    UnknownCa,
+    /// It has expired.
+    Expired,
+    /// It is not valid yet.
+    NotYetValid,
+    /// It is not for clients.
+    Usage,
+    /// Each other reason: it is that of a CA, or of X.509 v1.
+    Other,
+}
+
+impl CertificateRefusal {
+    fn of(error: &CertificateError) -> CertificateRefusal {
+        match error {
+            // A bad signature is one by another CA of the same name.
+            CertificateError::UnknownIssuer | CertificateError::BadSignature => {
+                CertificateRefusal::UnknownCa
+            }
+            CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+                CertificateRefusal::Expired
+            }
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+                CertificateRefusal::NotYetValid
+            }
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                CertificateRefusal::Usage
+            }
+            _ => CertificateRefusal::Other,
+        }
+    }
+
+    /// Counts a client.
+    pub(crate) fn count(self, counts: &mut DriverCounts) {
+        let count = match self {
+            CertificateRefusal::Missing => &mut counts.certificates_missing,
+            CertificateRefusal::UnknownCa => &mut counts.certificates_of_unknown_ca,
+            CertificateRefusal::Expired => &mut counts.certificates_expired,
+            CertificateRefusal::NotYetValid => &mut counts.certificates_not_yet_valid,
+            CertificateRefusal::Usage => &mut counts.certificates_of_other_usage,
+            CertificateRefusal::Other => &mut counts.certificates_refused_otherwise,
+        };
+        *count += 1;
     }
 }
 
@@ -172,6 +234,9 @@ fn words_of_client(error: &Error) -> Option<&'static str> {
             }
             CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
                 "the client's certificate is not valid yet"
+            }
+            CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+                "the client's certificate is not for clients: its extendedKeyUsage lacks clientAuth"
             }
             error if is_ca_of_peer(error) => {
                 "the client's certificate is a CA certificate (CA:TRUE), as 'openssl req -x509' \

@@ -7,12 +7,16 @@ use std::sync::Arc;
 use std::time::SystemTime;
 
 use proptest::prelude::*;
-use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    date_time_ymd,
+};
 use rustls::pki_types::ServerName;
 use rustls::pki_types::pem::PemObject;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConnection, Connection, ServerConnection};
 
+use super::failure::CertificateRefusal;
 use super::*;
 
 /// A CA of a test. Each has a name of its own.
@@ -823,11 +827,30 @@ fn error_of_server_says_its_reason() {
 /// The refusal of a client. Its text calls the peer a client.
 fn refusal_of(error: &StreamError) -> failure::HandshakeRefusal {
     let text = error.of_client();
+    // The reason of rustls stands behind it, and names the uses of a certificate.
+    let words = text.split(" (").next().unwrap_or_default();
     assert!(
-        text.contains("client") && !text.contains("server"),
+        words.contains("client") && !words.contains("server"),
         "{text}"
     );
     error.refusal()
+}
+
+/// The refusal of a client with these settings; `None`: its handshake succeeds.
+fn refusal(
+    listener: &ListenerTlsSettings,
+    client: &ServerTlsSettings,
+) -> Option<failure::HandshakeRefusal> {
+    let mut pair = TestPair::of_listener(listener, client);
+    for _ in 0..10 {
+        pair.peer_sends(usize::MAX);
+        if let Err(error) = pair.reads() {
+            return Some(refusal_of(&error));
+        }
+        let _ = pair.peer_reads();
+    }
+    assert!(!pair.stream.is_handshaking());
+    None
 }
 
 /// A hello of a client that knows TLS 1.1 at most.
@@ -850,18 +873,6 @@ const HELLO_OF_TLS11: [u8; 50] = {
 #[test]
 fn refused_client_has_a_reason() {
     let (ca, other) = (TestCa::new(), TestCa::new());
-    let refusal = |listener: &ListenerTlsSettings, client: &ServerTlsSettings| {
-        let mut pair = TestPair::of_listener(listener, client);
-        for _ in 0..10 {
-            pair.peer_sends(usize::MAX);
-            if let Err(error) = pair.reads() {
-                return Some(refusal_of(&error));
-            }
-            let _ = pair.peer_reads();
-        }
-        assert!(!pair.stream.is_handshaking());
-        None
-    };
     let mut listener = ca.listener(vec![ca.issue("localhost")]);
     assert_eq!(refusal(&listener, &ca.server()), None);
     assert_eq!(
@@ -869,33 +880,6 @@ fn refused_client_has_a_reason() {
         Some(failure::HandshakeRefusal::OurCertificate)
     );
 
-    listener.client_ca_pem = Some(ca.pem.clone());
-    let mut client = ca.server();
-    for (auth, identity, expected) in [
-        (ClientAuth::Optional, None, None),
-        (
-            ClientAuth::Required,
-            None,
-            Some(failure::HandshakeRefusal::ClientCertificate),
-        ),
-        (ClientAuth::Required, Some(ca.issue("client")), None),
-        (
-            ClientAuth::Required,
-            Some(other.issue("client")),
-            Some(failure::HandshakeRefusal::ClientCertificate),
-        ),
-        (
-            ClientAuth::Optional,
-            Some(other.issue("client")),
-            Some(failure::HandshakeRefusal::ClientCertificate),
-        ),
-    ] {
-        listener.client_auth = auth;
-        client.identity = identity;
-        assert_eq!(refusal(&listener, &client), expected, "{auth:?}");
-    }
-
-    listener.client_auth = ClientAuth::Off;
     listener.min_version = MinVersion::Tls13;
     let tls = ListenerTls::new(&listener).unwrap();
     let ours = |memory: &TlsMemory| TlsStream::to_client(&tls, memory).unwrap();
@@ -923,6 +907,68 @@ fn refused_client_has_a_reason() {
         let error = pair.reads().unwrap_err();
         assert_eq!(refusal_of(&error), expected);
         assert!(error.of_client().contains(words), "{}", error.of_client());
+    }
+}
+
+/// Each reason for which the certificate of a client is refused is told apart.
+#[test]
+fn refused_certificate_of_a_client_has_a_reason() {
+    let (ca, other) = (TestCa::new(), TestCa::new());
+    let mut listener = ca.listener(vec![ca.issue("localhost")]);
+    let of_certificate = |refusal| Some(failure::HandshakeRefusal::ClientCertificate(refusal));
+    let of_years = |from: i32, to: i32| {
+        ca.issue_with("client", |params| {
+            params.not_before = date_time_ymd(from, 1, 1);
+            params.not_after = date_time_ymd(to, 1, 1);
+        })
+    };
+    let for_servers = ca.issue_with("client", |params| {
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+    });
+    listener.client_ca_pem = Some(ca.pem.clone());
+    let mut client = ca.server();
+    for (auth, identity, expected) in [
+        (ClientAuth::Optional, None, None),
+        (
+            ClientAuth::Required,
+            None,
+            of_certificate(CertificateRefusal::Missing),
+        ),
+        (ClientAuth::Required, Some(ca.issue("client")), None),
+        (
+            ClientAuth::Required,
+            Some(other.issue("client")),
+            of_certificate(CertificateRefusal::UnknownCa),
+        ),
+        (
+            ClientAuth::Optional,
+            Some(other.issue("client")),
+            of_certificate(CertificateRefusal::UnknownCa),
+        ),
+        (
+            ClientAuth::Required,
+            Some(of_years(2000, 2001)),
+            of_certificate(CertificateRefusal::Expired),
+        ),
+        (
+            ClientAuth::Required,
+            Some(of_years(3000, 3001)),
+            of_certificate(CertificateRefusal::NotYetValid),
+        ),
+        (
+            ClientAuth::Required,
+            Some(for_servers),
+            of_certificate(CertificateRefusal::Usage),
+        ),
+        (
+            ClientAuth::Required,
+            Some(v1_identity()),
+            of_certificate(CertificateRefusal::Other),
+        ),
+    ] {
+        listener.client_auth = auth;
+        client.identity = identity;
+        assert_eq!(refusal(&listener, &client), expected, "{auth:?}");
     }
 }
 

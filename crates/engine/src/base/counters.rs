@@ -133,6 +133,18 @@ counters! {
     tls_handshakes: u64,
     /// Failed TLS handshakes with clients.
     tls_handshakes_failed: u64,
+    /// Clients refused in the TLS handshake because they showed no certificate.
+    tls_certificates_missing: u64,
+    /// Clients refused in the TLS handshake because no CA of `tls-ca` has signed their certificate.
+    tls_certificates_of_unknown_ca: u64,
+    /// Clients refused in the TLS handshake because their certificate has expired.
+    tls_certificates_expired: u64,
+    /// Clients refused in the TLS handshake because their certificate is not valid yet.
+    tls_certificates_not_yet_valid: u64,
+    /// Clients refused in the TLS handshake because their certificate is not for clients.
+    tls_certificates_of_other_usage: u64,
+    /// Clients refused in the TLS handshake for another defect of their certificate.
+    tls_certificates_refused_otherwise: u64,
     /// Requests read from clients.
     requests: u64,
     /// Requests that respool answered without a server.
@@ -298,12 +310,42 @@ pub struct DriverCounts {
     pub handshakes: u64,
     /// Handshakes that failed.
     pub handshakes_failed: u64,
+    /// Clients refused because they showed no certificate.
+    pub certificates_missing: u64,
+    /// Clients refused because no CA that is trusted has signed their certificate.
+    pub certificates_of_unknown_ca: u64,
+    /// Clients refused because their certificate has expired.
+    pub certificates_expired: u64,
+    /// Clients refused because their certificate is not valid yet.
+    pub certificates_not_yet_valid: u64,
+    /// Clients refused because their certificate is not for clients.
+    pub certificates_of_other_usage: u64,
+    /// Clients refused for another defect of their certificate.
+    pub certificates_refused_otherwise: u64,
     /// Bytes of memory that TLS takes, now: of clients and of servers.
     pub memory_bytes: u64,
     /// Clients that were refused because `sessions-max` sessions were open.
     pub refused_full: u64,
     /// Clients that were refused because no file descriptor was left.
     pub refused_descriptors: u64,
+}
+
+impl DriverCounts {
+    /// Puts them into the counters, except the memory, which has an account.
+    pub(crate) fn count(&self, counters: &mut Counters) {
+        counters.clients_refused_full = self.refused_full;
+        counters.clients_refused_descriptors = self.refused_descriptors;
+        counters.tls_sessions = self.sessions;
+        counters.tls_handshaking = self.handshaking;
+        counters.tls_handshakes = self.handshakes;
+        counters.tls_handshakes_failed = self.handshakes_failed;
+        counters.tls_certificates_missing = self.certificates_missing;
+        counters.tls_certificates_of_unknown_ca = self.certificates_of_unknown_ca;
+        counters.tls_certificates_expired = self.certificates_expired;
+        counters.tls_certificates_not_yet_valid = self.certificates_not_yet_valid;
+        counters.tls_certificates_of_other_usage = self.certificates_of_other_usage;
+        counters.tls_certificates_refused_otherwise = self.certificates_refused_otherwise;
+    }
 }
 
 #[cfg(test)]

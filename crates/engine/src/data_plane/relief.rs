@@ -103,14 +103,9 @@ impl DataPlane {
             sessions: self.sessions.len() as u64,
             links: self.links.len() as u64,
             servers_down: self.servers_down(),
-            tls_sessions: self.driver.sessions,
-            tls_handshaking: self.driver.handshaking,
-            clients_refused_full: self.driver.refused_full,
-            clients_refused_descriptors: self.driver.refused_descriptors,
-            tls_handshakes: self.driver.handshakes,
-            tls_handshakes_failed: self.driver.handshakes_failed,
             ..self.counters
         };
+        self.driver.count(&mut counters);
         self.memory.count(self.held_bytes, &mut counters);
         counters
     }

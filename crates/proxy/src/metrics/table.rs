@@ -577,6 +577,20 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
     gauge("respool_tls_handshaking", "tls_handshaking"),
     counter("respool_tls_handshakes", "tls_handshakes"),
     counter("respool_tls_handshakes_failed", "tls_handshakes_failed"),
+    by(
+        "respool_tls_client_certificates_refused",
+        "Clients refused in the TLS handshake for their certificate, by reason. \
+         `respool_tls_handshakes_failed_total` counts them, too.",
+        "reason",
+        &[
+            ("missing", "tls_certificates_missing"),
+            ("unknown_ca", "tls_certificates_of_unknown_ca"),
+            ("expired", "tls_certificates_expired"),
+            ("not_yet_valid", "tls_certificates_not_yet_valid"),
+            ("usage", "tls_certificates_of_other_usage"),
+            ("other", "tls_certificates_refused_otherwise"),
+        ],
+    ),
     counter("respool_requests", "requests"),
     counter(
         "respool_requests_answered_locally",

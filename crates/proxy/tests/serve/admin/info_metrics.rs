@@ -20,7 +20,7 @@ const ELSEWHERE: [&str; 2] = ["slots", "latency_us"];
 
 /// Counters that stay at 0 in this test: they need another pool, TLS, a fault, or a limit.
 #[rustfmt::skip]
-const UNMOVED: [&str; 43] = [
+const UNMOVED: [&str; 49] = [
     "respool_blocking_polls", "respool_clients_refused_descriptors",
     "respool_clients_refused_full", "respool_collapsing_stops", "respool_failed_not_sent",
     "respool_failed_unknown", "respool_flushed_full", "respool_flushed_late",
@@ -34,6 +34,9 @@ const UNMOVED: [&str; 43] = [
     "respool_sessions_closed_by_us", "respool_sessions_closed_unauthenticated",
     "respool_set_fusing_stops", "respool_silent_links_replaced", "respool_slot_fusing_stops",
     "respool_slow_uploads_ended", "respool_streamed_requests", "respool_streaming_links_full",
+    "respool_tls_certificates_expired", "respool_tls_certificates_missing",
+    "respool_tls_certificates_not_yet_valid", "respool_tls_certificates_of_other_usage",
+    "respool_tls_certificates_of_unknown_ca", "respool_tls_certificates_refused_otherwise",
     "respool_tls_handshakes", "respool_tls_handshakes_failed", "respool_tls_handshaking",
     "respool_tls_sessions", "respool_topology_refreshes", "respool_watches_ended",
 ];

@@ -15,6 +15,7 @@ use rustls::ProtocolVersion;
 use rustls::version::{TLS12, TLS13};
 
 use super::served::{HERE, TlsServed, ca, proxy, sign};
+use crate::admin::metrics::{get, pages_of};
 use crate::topology::cluster::primaries;
 use crate::topology::cluster_facade::items;
 
@@ -181,6 +182,58 @@ fn certificates_of_clients_are_checked() {
             let expired = expired.as_ref().unwrap();
             assert_eq!(ask(peer().with(expired)), foreign, "{auth}, expired");
         }
+    }
+}
+
+/// Each reason for which the certificate of a client is refused has a line of the log and a count,
+/// be they in the same second.
+#[test]
+fn each_refused_certificate_has_its_reason() {
+    let served = TlsServed::start(|ca| {
+        vec![
+            format!("--tls-ca={}", ca.file.display()),
+            "--tls-client-auth=required".into(),
+            "--metrics-listen=127.0.0.1:0".into(),
+            "--threads=1".into(),
+        ]
+    });
+    let pages = pages_of(&served.proxy);
+    let other = ca(&served.path(""), "foreign");
+    let of_other = sign(&other, "foreign", &["client"]);
+    let of_time = |name: &str, validity| {
+        let signed = served.ca.sign_for(name, &["client"], validity);
+        signed.expect("a certificate")
+    };
+    let (past, future) = (
+        of_time("past", Validity::Past),
+        of_time("future", Validity::Future),
+    );
+    for (identity, reason, label) in [
+        (None, "tls: no client certificate", "missing"),
+        (
+            Some(&of_other),
+            "tls: client certificate: unknown CA",
+            "unknown_ca",
+        ),
+        (Some(&past), "tls: client certificate: expired", "expired"),
+        (
+            Some(&future),
+            "tls: client certificate: not valid yet",
+            "not_yet_valid",
+        ),
+    ] {
+        let peer = match identity {
+            Some(identity) => served.peer().with(identity),
+            None => served.peer(),
+        };
+        assert!(!is_served(&peer, &served), "{reason}");
+        let line = format!("reason=\"{reason}\"");
+        wait_until(&line, SOON, || served.proxy.log().contains(&line));
+        let counted =
+            format!("\nrespool_tls_client_certificates_refused_total{{reason=\"{label}\"}} 1\n");
+        wait_until(&counted, SOON, || {
+            get(pages, "/metrics").body.contains(&counted)
+        });
     }
 }
 
