@@ -11,11 +11,12 @@ mod certificate;
 
 use certificate::CertificateFields;
 
-/// A certificate of X.509 v3 without names: its version, serial number, algorithm, issuer, times,
-/// subject and key.
-const VALID: &[u8] = b"\x30\x40\x30\x3e\xa0\x03\x02\x01\x02\x02\x01\x07\x30\x00\x30\x00\
+/// A certificate of X.509 v3 with an extension without names: its version, serial number,
+/// algorithm, issuer, times, subject, key and extensions.
+const VALID: &[u8] = b"\x30\x4f\x30\x4d\xa0\x03\x02\x01\x02\x02\x01\x07\x30\x00\x30\x00\
     \x30\x20\x17\x0d700101000001Z\x18\x0f20500101000000Z\x30\x00\
-    \x30\x0c\x30\x05\x06\x03\x2a\x03\x04\x03\x03\x00\xaa\xbb";
+    \x30\x0c\x30\x05\x06\x03\x2a\x03\x04\x03\x03\x00\xaa\xbb\
+    \xa3\x0d\x30\x0b\x30\x09\x06\x03\x55\x1d\x11\x04\x02\x30\x00";
 
 // If the first byte is even, the others are a certificate. Otherwise they change a valid one: each
 // three of them are a place, a byte for it, and whether the byte is inserted there.
@@ -54,4 +55,5 @@ fn check(der: &[u8]) {
     assert_eq!(again.not_before, fields.not_before);
     assert_eq!(again.not_after, fields.not_after);
     assert_eq!(again.key, fields.key);
+    assert_eq!(again.extensions(), fields.extensions());
 }

@@ -40,8 +40,8 @@ use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, UnbufferedStatus};
 
 pub use settings::{
-    ClientAuth, ListenerTls, ListenerTlsSettings, MinVersion, Roots, ServerTls, ServerTlsSettings,
-    SystemCas, TlsFault, TlsIdentity, TlsInput, TlsProblem,
+    CertificateFacts, ClientAuth, ListenerTls, ListenerTlsSettings, MinVersion, Roots, ServerTls,
+    ServerTlsSettings, SystemCas, TlsFault, TlsIdentity, TlsInput, TlsProblem,
 };
 
 use crate::byte_stream::ReadOutcome;

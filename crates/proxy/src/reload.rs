@@ -333,6 +333,7 @@ impl Reloads {
         (mut new, of_files): (Loaded, Vec<Problem>),
         mode: ReloadMode,
     ) -> Result<ReloadOutcome, Vec<Problem>> {
+        let kept = new.config.tls_files.keep_valid(&in_effect.tls);
         let differences = differences(&state.current, &new, in_effect);
         let mut problems = of_files;
         problems.extend(
@@ -373,6 +374,7 @@ impl Reloads {
         let known = &state.current.config.warnings;
         let of_new = new.config.warnings.iter();
         warnings.extend(of_new.filter(|text| !known.contains(text)).cloned());
+        warnings.extend(kept);
         let is_good = ReloadOutcome {
             is_good: true,
             is_news,

@@ -101,7 +101,36 @@ impl TestCa {
         hosts: &[&str],
         validity: Validity,
     ) -> io::Result<CertificateFiles> {
-        let (certificate, key) = self.pem(hosts, validity)?;
+        self.write(name, &self.pem(hosts, validity)?)
+    }
+
+    /// A certificate and its key, as texts of PEM format.
+    ///
+    /// # Errors
+    /// When it cannot be made.
+    pub fn pem(&self, hosts: &[&str], validity: Validity) -> io::Result<(String, String)> {
+        let uses = [
+            ExtendedKeyUsagePurpose::ServerAuth,
+            ExtendedKeyUsagePurpose::ClientAuth,
+        ];
+        self.pem_for(hosts, validity, &uses)
+    }
+
+    /// Signs a certificate as [`TestCa::sign`], for clients alone.
+    ///
+    /// # Errors
+    /// As [`TestCa::sign`].
+    pub fn sign_for_clients(&self, name: &str, hosts: &[&str]) -> io::Result<CertificateFiles> {
+        let uses = [ExtendedKeyUsagePurpose::ClientAuth];
+        let pem = self.pem_for(hosts, Validity::Now, &uses)?;
+        self.write(name, &pem)
+    }
+
+    fn write(
+        &self,
+        name: &str,
+        (certificate, key): &(String, String),
+    ) -> io::Result<CertificateFiles> {
         let files = CertificateFiles {
             cert: self.dir.join(format!("{name}.crt")),
             key: self.dir.join(format!("{name}.key")),
@@ -111,21 +140,19 @@ impl TestCa {
         Ok(files)
     }
 
-    /// A certificate and its key, as texts of PEM format.
-    ///
-    /// # Errors
-    /// When it cannot be made.
-    pub fn pem(&self, hosts: &[&str], validity: Validity) -> io::Result<(String, String)> {
+    fn pem_for(
+        &self,
+        hosts: &[&str],
+        validity: Validity,
+        uses: &[ExtendedKeyUsagePurpose],
+    ) -> io::Result<(String, String)> {
         let names: Vec<String> = hosts.iter().map(|&host| host.to_owned()).collect();
         let mut params = CertificateParams::new(names).map_err(io::Error::other)?;
         let common_name = hosts.first().copied().unwrap_or("nameless");
         params
             .distinguished_name
             .push(DnType::CommonName, common_name);
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = uses.to_vec();
         params.use_authority_key_identifier_extension = true;
         validity.apply(&mut params);
         let key = KeyPair::generate().map_err(io::Error::other)?;

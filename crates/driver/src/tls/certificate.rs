@@ -1,15 +1,16 @@
 //! The fields of a certificate that respool reads itself.
 //!
-//! rustls reads certificates of X.509 v3 alone, and tells no time of theirs. `openssl x509 -req`
-//! without extensions makes v1, and Redis takes such a certificate.
+//! rustls reads certificates of X.509 v3 alone, and tells no time and no name of theirs. `openssl
+//! x509 -req` without extensions makes v1, and Redis takes such a certificate.
 
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, SystemTime};
 
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key};
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::{CertificateError, DigitallySignedStruct, Error, PeerMisbehaved};
 
-/// The fields of a certificate. Its names and extensions are not read.
+/// The fields of a certificate.
 #[derive(Debug)]
 pub(super) struct CertificateFields<'a> {
     /// The version of X.509, from 1.
@@ -20,6 +21,17 @@ pub(super) struct CertificateFields<'a> {
     pub(super) not_after: SystemTime,
     /// Its public key.
     pub(super) key: PublicKey<'a>,
+    /// The elements behind the key: the extensions, if there are any.
+    behind_key: &'a [u8],
+}
+
+/// The extensions of a certificate that the log and the warnings tell of.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct CertificateExtensions {
+    /// Its DNS names, IP addresses and URIs (subjectAltName).
+    pub(super) names: Vec<String>,
+    /// Whether a server may show it: it names no uses (extendedKeyUsage), or serverAuth is one.
+    pub(super) is_for_servers: bool,
 }
 
 /// The public key of a certificate: SubjectPublicKeyInfo in DER.
@@ -52,12 +64,65 @@ impl<'a> CertificateFields<'a> {
         let mut validity = Elements(fields.content(SEQUENCE)?);
         let (not_before, not_after) = (validity.time()?, validity.time()?);
         fields.content(SEQUENCE)?; // The subject.
+        let key = PublicKey::read(&mut fields)?;
         Some(CertificateFields {
             version,
             not_before,
             not_after,
-            key: PublicKey::read(&mut fields)?,
+            key,
+            behind_key: fields.0,
         })
+    }
+
+    /// Its extensions. Those that cannot be read count as missing: they refuse no certificate.
+    pub(super) fn extensions(&self) -> CertificateExtensions {
+        let mut found = CertificateExtensions {
+            names: Vec::new(),
+            is_for_servers: true,
+        };
+        let mut rest = Elements(self.behind_key);
+        while let Some((tag, content)) = rest.next() {
+            let list = Elements(content).content(SEQUENCE);
+            let mut list = Elements(list.filter(|_| tag == EXTENSIONS).unwrap_or_default());
+            while let Some(extension) = list.content(SEQUENCE) {
+                found.add(Elements(extension));
+            }
+        }
+        found
+    }
+}
+
+impl CertificateExtensions {
+    /// Adds an extension: its identifier, a flag if it is critical, and its value.
+    fn add(&mut self, mut extension: Elements<'_>) {
+        let Some(id) = extension.content(OBJECT_ID) else {
+            return;
+        };
+        let value = std::iter::from_fn(|| extension.next()).find(|(tag, _)| *tag == OCTET_STRING);
+        let Some(list) = value.and_then(|(_, value)| Elements(value).content(SEQUENCE)) else {
+            return;
+        };
+        let mut list = Elements(list);
+        let list = std::iter::from_fn(|| list.next());
+        match id {
+            SUBJECT_ALT_NAME => self.names = list.filter_map(shown_name).collect(),
+            EXTENDED_KEY_USAGE => {
+                self.is_for_servers = list.into_iter().any(|one| one == (OBJECT_ID, SERVER_AUTH));
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The text of a name of subjectAltName. `None`: it is of another kind.
+fn shown_name((tag, name): (u8, &[u8])) -> Option<String> {
+    match tag {
+        DNS_NAME | URI => Some(String::from_utf8_lossy(name).into_owned()),
+        IP_ADDRESS => match name.len() {
+            4 => Some(Ipv4Addr::from(<[u8; 4]>::try_from(name).ok()?).to_string()),
+            _ => Some(Ipv6Addr::from(<[u8; 16]>::try_from(name).ok()?).to_string()),
+        },
+        _ => None,
     }
 }
 
@@ -198,11 +263,25 @@ const DAYS_UNTIL_1970: i64 = 719_468;
 
 const INTEGER: u8 = 0x02;
 const BIT_STRING: u8 = 0x03;
+const OCTET_STRING: u8 = 0x04;
+const OBJECT_ID: u8 = 0x06;
 const UTC_TIME: u8 = 0x17;
 const GENERALIZED_TIME: u8 = 0x18;
 const SEQUENCE: u8 = 0x30;
 /// The tag of the version, which v1 does not have.
 const VERSION: u8 = 0xa0;
+/// The tag of the extensions, which v1 does not have.
+const EXTENSIONS: u8 = 0xa3;
+/// Tags of names in subjectAltName.
+const DNS_NAME: u8 = 0x82;
+const URI: u8 = 0x86;
+const IP_ADDRESS: u8 = 0x87;
+/// 2.5.29.17.
+const SUBJECT_ALT_NAME: &[u8] = &[0x55, 0x1d, 0x11];
+/// 2.5.29.37.
+const EXTENDED_KEY_USAGE: &[u8] = &[0x55, 0x1d, 0x25];
+/// 1.3.6.1.5.5.7.3.1.
+const SERVER_AUTH: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x03, 0x01];
 
 #[cfg(test)]
 mod tests {
@@ -231,11 +310,57 @@ mod tests {
             &element(SEQUENCE, &times.concat()),
             &element(SEQUENCE, b"subject"),
             &key_of(bits),
-            b"extensions",
+            &element(EXTENSIONS, &element(SEQUENCE, &extensions())),
         ];
         let signature = element(BIT_STRING, &[0; 200]);
         let parts = [element(SEQUENCE, &fields.concat()), algorithm, signature];
         element(SEQUENCE, &parts.concat())
+    }
+
+    /// Names of each kind, one of them with bytes that are no text, and the use by servers.
+    fn extensions() -> Vec<u8> {
+        let names = [
+            element(DNS_NAME, b"a.example"),
+            element(DNS_NAME, b"\xff"),
+            element(IP_ADDRESS, &[127, 0, 0, 1]),
+            element(IP_ADDRESS, &[1; 16]),
+            element(IP_ADDRESS, &[1; 5]),
+            element(0x81, b"mail@example"),
+            element(URI, b"spiffe://a"),
+        ];
+        let uses = element(OBJECT_ID, SERVER_AUTH);
+        let value = |list: &[u8]| element(OCTET_STRING, &element(SEQUENCE, list));
+        let names = [element(OBJECT_ID, SUBJECT_ALT_NAME), value(&names.concat())];
+        let critical = [1, 1, 0xff].to_vec();
+        let uses = [
+            element(OBJECT_ID, EXTENDED_KEY_USAGE),
+            critical,
+            value(&uses),
+        ];
+        let other = [
+            element(OBJECT_ID, b"other"),
+            element(OCTET_STRING, b"\x30\x7f"),
+        ];
+        let [names, uses, other] = [names.concat(), uses.concat(), other.concat()];
+        [other, names, uses]
+            .map(|one| element(SEQUENCE, &one))
+            .concat()
+    }
+
+    /// Names and uses are read, and other extensions and odd names change nothing.
+    #[test]
+    fn extensions_are_read() {
+        let der = certificate_of(V3, TIMES, BITS);
+        let found = CertificateFields::read(&der).unwrap().extensions();
+        let names = [
+            "a.example",
+            "\u{fffd}",
+            "127.0.0.1",
+            "101:101:101:101:101:101:101:101",
+        ];
+        assert_eq!(found.names[..4], names);
+        assert_eq!(found.names[4..], ["spiffe://a"]);
+        assert!(found.is_for_servers);
     }
 
     fn key_of(bits: &[u8]) -> Vec<u8> {
@@ -309,6 +434,7 @@ mod tests {
                     if let Some(fields) = CertificateFields::read(&der) {
                         assert!((1..=3).contains(&fields.version));
                         assert!(fields.key.bits.len() < fields.key.whole.len());
+                        let _ = fields.extensions();
                     }
                 }
                 der[at] = before;

@@ -119,6 +119,52 @@ pub struct ServerTlsSettings {
     pub min_version: MinVersion,
 }
 
+/// The facts of a certificate of respool. None of them refuses it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CertificateFacts {
+    /// The first second in which it is valid.
+    pub not_before: SystemTime,
+    /// The last second in which it is valid.
+    pub not_after: SystemTime,
+    /// The earliest expiry in its chain. `None`: never.
+    pub chain_expiry: Option<SystemTime>,
+    /// Its DNS names, IP addresses and URIs (subjectAltName).
+    pub names: Vec<String>,
+    /// Whether a server may show it: it names no uses (extendedKeyUsage), or serverAuth is one.
+    pub is_for_servers: bool,
+}
+
+impl CertificateFacts {
+    /// Reads those of the first certificate of a chain.
+    fn read(
+        input: TlsInput,
+        chain: &[CertificateDer<'static>],
+    ) -> Result<CertificateFacts, TlsProblem> {
+        let Some(own) = CertificateFields::read(&chain[0]) else {
+            let error = Error::InvalidCertificate(CertificateError::BadEncoding);
+            return Err(unusable(input)(&error));
+        };
+        let extensions = own.extensions();
+        Ok(CertificateFacts {
+            not_before: own.not_before,
+            not_after: own.not_after,
+            chain_expiry: earliest_expiry(chain),
+            names: extensions.names,
+            is_for_servers: extensions.is_for_servers,
+        })
+    }
+
+    /// Whether it is valid at this time. Its last second is part of that.
+    pub fn is_valid_at(&self, now: SystemTime) -> bool {
+        now >= self.not_before && !self.has_expired_at(now)
+    }
+
+    /// Whether it has expired at this time.
+    pub fn has_expired_at(&self, now: SystemTime) -> bool {
+        now >= self.not_after + Duration::from_secs(1)
+    }
+}
+
 /// The input that makes TLS settings unusable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsInput {
@@ -153,10 +199,6 @@ pub enum TlsFault {
     KeyMismatch,
     /// The key belongs to the certificate in this place of the file, from 1.
     NotFirst(usize),
-    /// The certificate has expired.
-    Expired,
-    /// The certificate is not valid yet.
-    NotYetValid,
     /// It cannot be used, for this reason.
     Unusable(String),
 }
@@ -205,8 +247,6 @@ impl fmt::Display for TlsProblem {
                 "the key belongs to certificate {place} of the file: put that one first, and behind \
                  it those between it and its CA"
             ),
-            TlsFault::Expired => write!(f, "{input} has expired"),
-            TlsFault::NotYetValid => write!(f, "{input} is not valid yet; is the clock right?"),
             TlsFault::Unusable(reason) => write!(f, "{input} cannot be used: {reason}"),
         }
     }
@@ -226,8 +266,8 @@ fn unusable(input: TlsInput) -> impl Fn(&dyn fmt::Display) -> TlsProblem {
 #[derive(Clone, Debug)]
 pub struct ListenerTls {
     pub(super) config: Arc<ServerConfig>,
-    /// When each certificate expires, in the order of the settings.
-    expiries: Arc<[Option<SystemTime>]>,
+    /// The facts of each certificate, in the order of the settings.
+    certificates: Arc<[CertificateFacts]>,
     /// When the first CA of clients expires. `None`: never, or there is none.
     ca_expiry: Option<SystemTime>,
 }
@@ -236,16 +276,17 @@ impl ListenerTls {
     /// Reads and checks the settings.
     ///
     /// # Errors
-    /// One for each input that cannot be used. An expired certificate is such an input.
+    /// One for each input that cannot be used. A certificate that has expired, or is not valid yet,
+    /// is none: it is shown to clients, which refuse it.
     pub fn new(settings: &ListenerTlsSettings) -> Result<ListenerTls, Vec<TlsProblem>> {
         let provider = provider();
-        let (mut keys, mut expiries) = (Vec::new(), Vec::new());
+        let (mut keys, mut certificates) = (Vec::new(), Vec::new());
         let mut problems = Vec::new();
         for (index, identity) in settings.identities.iter().enumerate() {
             match read_identity(index, identity, &provider) {
-                Ok((key, expiry)) => {
+                Ok((key, facts)) => {
                     keys.push(Arc::new(key));
-                    expiries.push(expiry);
+                    certificates.push(facts);
                 }
                 Err(of_identity) => problems.extend(of_identity),
             }
@@ -282,14 +323,14 @@ impl ListenerTls {
         config.send_tls13_tickets = TICKETS;
         Ok(ListenerTls {
             config: Arc::new(config),
-            expiries: expiries.into(),
+            certificates: certificates.into(),
             ca_expiry,
         })
     }
 
-    /// When each certificate expires, in the order of the settings. `None`: never.
-    pub fn expiries(&self) -> &[Option<SystemTime>] {
-        &self.expiries
+    /// The facts of each certificate, in the order of the settings.
+    pub fn certificates(&self) -> &[CertificateFacts] {
+        &self.certificates
     }
 
     /// When the first CA of clients expires. `None`: never, or there is none. An expired CA still
@@ -307,8 +348,8 @@ pub struct ServerTls {
     name: Option<ServerName<'static>>,
     /// Whether certificates are verified.
     verify: bool,
-    /// When the certificate of respool expires. `None`: never, or there is none.
-    expiry: Option<SystemTime>,
+    /// The facts of the certificate of respool, if it has one.
+    certificate: Option<CertificateFacts>,
     /// When the first CA of the servers expires. `None`: never, or no file names CAs.
     ca_expiry: Option<SystemTime>,
 }
@@ -346,25 +387,25 @@ impl ServerTls {
                 .dangerous()
                 .with_custom_certificate_verifier(Arc::new(Unverified { provider })),
         };
-        let (config, expiry) = match identity {
+        let (config, certificate) = match identity {
             None => (builder.with_no_client_auth(), None),
-            Some((key, expiry)) => {
+            Some((key, facts)) => {
                 let resolver = Arc::new(SingleCertAndKey::from(key));
-                (builder.with_client_cert_resolver(resolver), expiry)
+                (builder.with_client_cert_resolver(resolver), Some(facts))
             }
         };
         Ok(ServerTls {
             config: Arc::new(config),
             name,
             verify: settings.verify,
-            expiry,
+            certificate,
             ca_expiry: ca_expiry.flatten(),
         })
     }
 
-    /// When the certificate of respool expires. `None`: never, or there is none.
-    pub fn expiry(&self) -> Option<SystemTime> {
-        self.expiry
+    /// The facts of the certificate of respool, if it has one.
+    pub fn certificate(&self) -> Option<&CertificateFacts> {
+        self.certificate.as_ref()
     }
 
     /// When the first CA of the servers expires. `None`: never, or no file names CAs. An expired CA
@@ -430,26 +471,26 @@ fn new_ticketer() -> Result<Arc<dyn rustls::server::ProducesTickets>, Error> {
     rustls::crypto::aws_lc_rs::Ticketer::new()
 }
 
-/// Reads a certificate and its key, and checks that they are valid now and belong together. Returns
-/// when the certificate expires, too. A problem of the certificate does not hide one of the key.
+/// Reads a certificate and its key, and checks that they belong together. A problem of the
+/// certificate does not hide one of the key.
 fn read_identity(
     index: usize,
     identity: &TlsIdentity,
     provider: &Arc<CryptoProvider>,
-) -> Result<(CertifiedKey, Option<SystemTime>), Vec<TlsProblem>> {
+) -> Result<(CertifiedKey, CertificateFacts), Vec<TlsProblem>> {
     let (of_chain, of_key) = (TlsInput::Certificate(index), TlsInput::Key(index));
     let chain = read_certificates(of_chain, &identity.certificate_pem);
     let loaded = read_key(of_key, &identity.key_pem).and_then(|key| {
         let loaded = provider.key_provider.load_private_key(key);
         loaded.map_err(|_| problem(of_key, TlsFault::UnsupportedKey))
     });
-    let expiry = match &chain {
-        Ok(chain) => check_validity(of_chain, chain),
+    let facts = match &chain {
+        Ok(chain) => CertificateFacts::read(of_chain, chain),
         Err(error) => Err(error.clone()),
     };
     let (chain, loaded) = match (chain, loaded) {
         (Ok(chain), Ok(loaded)) => (chain, loaded),
-        (_, loaded) => return Err(expiry.err().into_iter().chain(loaded.err()).collect()),
+        (_, loaded) => return Err(facts.err().into_iter().chain(loaded.err()).collect()),
     };
     let fits = |certificate: &CertificateDer<'static>| {
         let alone = CertifiedKey::new(vec![certificate.clone()], loaded.clone());
@@ -463,12 +504,12 @@ fn read_identity(
             None => problem(of_key, TlsFault::KeyMismatch),
         }),
         // The error of a wrong certificate is told already.
-        Err(error) => expiry.is_ok().then(|| unusable(of_chain)(&error)),
+        Err(error) => facts.is_ok().then(|| unusable(of_chain)(&error)),
         Ok(()) => None,
     };
-    match (expiry, mismatch) {
-        (Ok(expiry), None) => Ok((key, expiry)),
-        (expiry, mismatch) => Err(expiry.err().into_iter().chain(mismatch).collect()),
+    match (facts, mismatch) {
+        (Ok(facts), None) => Ok((key, facts)),
+        (facts, mismatch) => Err(facts.err().into_iter().chain(mismatch).collect()),
     }
 }
 
@@ -610,28 +651,6 @@ impl SystemCas {
 
 /// The end of the year 9999, in seconds since 1970: a certificate can name no later time.
 const LAST_SECOND: Duration = Duration::from_secs(253_402_300_799);
-
-/// Checks that a certificate can be read and is valid now. Returns the earliest expiry in its
-/// chain; `None`: never.
-///
-/// An intermediate that has expired is no fault: clients may know another way to a CA.
-fn check_validity(
-    input: TlsInput,
-    chain: &[CertificateDer<'static>],
-) -> Result<Option<SystemTime>, TlsProblem> {
-    let Some(own) = CertificateFields::read(&chain[0]) else {
-        let error = Error::InvalidCertificate(CertificateError::BadEncoding);
-        return Err(unusable(input)(&error));
-    };
-    let now = SystemTime::now();
-    if now > own.not_after {
-        return Err(problem(input, TlsFault::Expired));
-    }
-    if now < own.not_before {
-        return Err(problem(input, TlsFault::NotYetValid));
-    }
-    Ok(earliest_expiry(chain))
-}
 
 /// The earliest expiry of these certificates. `None`: never.
 fn earliest_expiry(certificates: &[CertificateDer<'_>]) -> Option<SystemTime> {

@@ -726,7 +726,9 @@ fn own_certificate_may_be_of_v1() {
         let since_1970 = time.duration_since(SystemTime::UNIX_EPOCH).unwrap();
         1970 + since_1970.as_secs() / (365 * 86_400 + 86_400 / 4)
     };
-    assert_eq!(tls.expiries()[0].map(years), Some(2126));
+    let facts = &tls.certificates()[0];
+    assert_eq!(facts.chain_expiry.map(years), Some(2126));
+    assert_eq!(facts.names, [""; 0]);
     let mixed = TlsIdentity {
         key_pem: ca.issue("localhost").key_pem,
         ..v1_identity()
@@ -990,7 +992,7 @@ fn earliest_expiry_in_a_chain_counts() {
             ..leaf
         };
         let tls = ListenerTls::new(&ca.listener(vec![chain])).unwrap();
-        tls.expiries()[0].unwrap()
+        tls.certificates()[0].chain_expiry.unwrap()
     };
     let (leaf_first, ca_first) = (until(2100), until(2200));
     assert!(leaf_first < ca_first);
@@ -1006,18 +1008,23 @@ fn only(problems: Vec<TlsProblem>) -> TlsProblem {
 #[test]
 fn every_wrong_input_is_found() {
     let ca = TestCa::new();
-    let late = ca.issue_with("localhost", |params| {
+    // That it has expired is no problem.
+    let expired = ca.issue_with("localhost", |params| {
         params.not_after = date_time_ymd(2001, 1, 1);
     });
-    let expired_with = |key_pem: &[u8]| TlsIdentity {
+    let with_key = |certificate_pem: &[u8], key_pem: &[u8]| TlsIdentity {
+        certificate_pem: certificate_pem.to_vec(),
         key_pem: key_pem.to_vec(),
-        ..late.clone()
     };
     let inputs = |problems: Vec<TlsProblem>| -> Vec<TlsInput> {
         problems.iter().map(|problem| problem.input).collect()
     };
     let other = ca.issue("localhost").key_pem;
-    let mut listener = ca.listener(vec![expired_with(b"nothing"), expired_with(&other)]);
+    let mut listener = ca.listener(vec![
+        with_key(b"nothing", b"nothing"),
+        with_key(&expired.certificate_pem, &other),
+        expired.clone(),
+    ]);
     listener.client_auth = ClientAuth::Required;
     listener.client_ca_pem = Some(b"nothing".to_vec());
     assert_eq!(
@@ -1025,7 +1032,6 @@ fn every_wrong_input_is_found() {
         [
             TlsInput::Certificate(0),
             TlsInput::Key(0),
-            TlsInput::Certificate(1),
             TlsInput::Key(1),
             TlsInput::ClientCa,
         ]
@@ -1033,15 +1039,10 @@ fn every_wrong_input_is_found() {
     let mut server = ca.server();
     server.roots = Roots::Pem(b"nothing".to_vec());
     server.server_name = Some("not a name".to_owned());
-    server.identity = Some(expired_with(&other));
+    server.identity = Some(with_key(&expired.certificate_pem, &other));
     assert_eq!(
         inputs(ServerTls::new(&server).unwrap_err()),
-        [
-            TlsInput::Roots,
-            TlsInput::Certificate(0),
-            TlsInput::Key(0),
-            TlsInput::ServerName,
-        ]
+        [TlsInput::Roots, TlsInput::Key(0), TlsInput::ServerName,]
     );
     // The bytes of a certificate that is none say nothing about its key.
     let garbage = b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
@@ -1117,17 +1118,6 @@ fn problem_names_input_and_defect() {
         b"-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n";
     let found = with(&|identity| identity.key_pem = encrypted.to_vec());
     assert_eq!(found, (key, TlsFault::EncryptedKey));
-    for (from, to, fault) in [
-        (2000, 2001, TlsFault::Expired),
-        (3000, 3001, TlsFault::NotYetValid),
-    ] {
-        let late = ca.issue_with("localhost", |params| {
-            params.not_before = date_time_ymd(from, 1, 1);
-            params.not_after = date_time_ymd(to, 1, 1);
-        });
-        let found = with(&|identity| *identity = late.clone());
-        assert_eq!(found, (certificate, fault));
-    }
 
     let mut listener = ca.listener(vec![good.clone()]);
     listener.client_auth = ClientAuth::Required;
@@ -1149,6 +1139,61 @@ fn problem_names_input_and_defect() {
         (found.input, found.fault),
         (TlsInput::Roots, TlsFault::NoCertificate)
     );
+}
+
+/// A certificate that has expired or is not valid yet is shown all the same, and its peer says so.
+#[test]
+fn certificate_out_of_its_time_is_shown() {
+    let ca = TestCa::new();
+    for (from, to, words) in [
+        (2000, 2001, "the server's certificate has expired"),
+        (3000, 3001, "the server's certificate is not valid yet"),
+    ] {
+        let out_of_time = ca.issue_with("localhost", |params| {
+            params.not_before = date_time_ymd(from, 1, 1);
+            params.not_after = date_time_ymd(to, 1, 1);
+        });
+        let listener = ca.listener(vec![out_of_time]);
+        let facts = ListenerTls::new(&listener).unwrap().certificates()[0].clone();
+        let now = SystemTime::now();
+        assert!(!facts.is_valid_at(now));
+        assert_eq!(facts.has_expired_at(now), from == 2000);
+        assert!(facts.is_valid_at(facts.not_before) && facts.is_valid_at(facts.not_after));
+        let mut pair = TestPair::of_link(&listener, &ca.server());
+        let text = pair.settle().unwrap_err();
+        assert!(text.starts_with(words), "{text}");
+    }
+}
+
+/// The names of a certificate and its use are read from its extensions.
+#[test]
+fn names_and_use_of_a_certificate_are_read() {
+    let ca = TestCa::new();
+    let facts = |names: &[&str], uses: &[ExtendedKeyUsagePurpose]| {
+        let identity = ca.issue_with("", |params| {
+            let names = names.iter().map(|name| (*name).to_owned());
+            let of_names = CertificateParams::new(names.collect::<Vec<_>>()).unwrap();
+            params.subject_alt_names = of_names.subject_alt_names;
+            params.extended_key_usages = uses.to_vec();
+        });
+        let tls = ListenerTls::new(&ca.listener(vec![identity])).unwrap();
+        let facts = tls.certificates()[0].clone();
+        (facts.names, facts.is_for_servers)
+    };
+    let names = ["localhost", "127.0.0.1", "::1", "*.example"];
+    assert_eq!(
+        facts(&names, &[]),
+        (names.map(str::to_owned).to_vec(), true)
+    );
+    let (client, server) = (
+        ExtendedKeyUsagePurpose::ClientAuth,
+        ExtendedKeyUsagePurpose::ServerAuth,
+    );
+    assert_eq!(
+        facts(&[], std::slice::from_ref(&client)),
+        (Vec::new(), false)
+    );
+    assert!(facts(&[], &[client, server]).1);
 }
 
 /// Without a CA in the system the problem names the package and the option, with the error of the

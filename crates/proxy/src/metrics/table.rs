@@ -393,8 +393,8 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
         ..counter("respool_tls_certificate_expiry_time", "")
     },
     MetricFamily {
-        help: "Changed sets of certificates, keys and CAs that respool refused while it ran. The \
-               earlier set stays in use. `of`: the use of the set.",
+        help: "Certificates with their keys, and files of CAs, that changed while respool ran, and \
+               that it refused: the earlier ones stay in use. `of`: their use.",
         source: MetricSource::RenewalFailures {
             label: "of",
             of: &[

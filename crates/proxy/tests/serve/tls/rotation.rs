@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use respool_testkit::certificates::{CertificateFiles, TestCa, Validity};
 use respool_testkit::client::{Reply, RespClient};
+use respool_testkit::servers::{ReservedPort, ServerProcess, any_server};
 use respool_testkit::time::wait_until;
-use respool_testkit::tls_client::TlsClient;
+use respool_testkit::tls_client::{TlsClient, TlsPeer};
 
 use crate::admin::metrics::{get, pages_of};
 
-use super::served::{HERE, TlsServed, ca};
+use super::served::{HERE, TlsServed, ca, proxy};
 use super::servers::{SecureServer, before, server_with_tls, tls_of};
 
 /// Files are looked at every 5 s, and changed ones again a second later.
@@ -130,6 +131,54 @@ fn wrong_pair_is_kept_out() {
     wait_until("the new certificate is shown", SOON, || {
         shown(&served) != first
     });
+}
+
+/// A listener's pair that has expired stops no start, no reload, and no other pair from being
+/// replaced. The log warns of it at the start, and names the new certificates.
+#[test]
+fn expired_pair_stops_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let ca = ca(folder.path(), "clients-trust-this");
+    let good = ca.sign("good", &HERE).unwrap();
+    let expired = ca
+        .sign_for("expired", &["old.example"], Validity::Past)
+        .unwrap();
+    let server = ServerProcess::start::<&str>(&any_server(), &[]);
+    let server = server.unwrap_or_else(|error| panic!("{error}"));
+    let port = ReservedPort::new().unwrap_or_else(|error| panic!("{error}"));
+    let file = folder.path().join("respool.toml");
+    let text = |more: &str| {
+        let [good, expired] = [&good, &expired]
+            .map(|pair| [&pair.cert, &pair.key].map(|path| path.display().to_string()));
+        format!(
+            "threads = 2\nbackend = 'redis://{}'\ntls-listen = '127.0.0.1:{}'\n\
+             tls-cert = ['{}', '{}']\ntls-key = ['{}', '{}']\n{more}",
+            server.address(),
+            port.port,
+            good[0],
+            expired[0],
+            good[1],
+            expired[1],
+        )
+    };
+    fs::write(&file, text("")).unwrap();
+    let proxy = proxy(&[format!("--config={}", file.display())]);
+    let says = |words: &str| wait_until(words, SOON, || proxy.log().contains(words));
+    says("(old.example) has expired at 2001-01-01T00:00:00Z: replace it, as clients refuse it");
+    let address = ([127, 0, 0, 1], port.port).into();
+    let shown = || {
+        let client = TlsPeer::trusting(&ca.file).connect(address);
+        let client = client.unwrap_or_else(|error| panic!("a handshake: {error}"));
+        client.server_certificate().map(<[u8]>::to_vec)
+    };
+    let first = shown();
+    overwrite_for(&good, &ca, Validity::UntilYear(2090));
+    wait_until("the new certificate is shown", SOON, || shown() != first);
+    says("certificates=\"localhost, 127.0.0.1, until 2090-01-01T00:00:00Z\"");
+    fs::write(&file, text("sessions-max = 77\n")).unwrap();
+    proxy.hang_up();
+    says("configuration reloaded");
+    assert_ne!(shown(), first);
 }
 
 /// A directory of Kubernetes, in which a symbolic link changes, is noticed. SIGHUP has respool look
