@@ -9,10 +9,11 @@ use std::ffi::OsString;
 use std::path::Path;
 
 use crate::options::{
-    OPTIONS, Opt, OptionKind, both_names, find, find_by_any_name, renamed_notice, value_by_name,
+    LogFormat, OPTIONS, Opt, OptionKind, Values, both_names, find, find_by_any_name,
+    renamed_notice, value_by_name,
 };
 use crate::pools::PoolTable;
-use crate::problem::{ConfigPlace, Problem, did_you_mean, shown};
+use crate::problem::{ConfigPlace, Layer, Problem, did_you_mean, shown};
 
 pub(crate) use bounded_file::read_file;
 
@@ -46,11 +47,36 @@ pub struct RawConfig {
     pub problems: Vec<Problem>,
     /// Whether the file cannot be read, or is no TOML: its options are not known.
     pub(crate) is_file_unknown: bool,
+    /// Whether there is a file, and it has only blanks.
+    pub(crate) is_file_empty: bool,
     /// Warnings about options that work, but probably not as the operator means them.
     pub(crate) warnings: Vec<String>,
 }
 
 impl RawConfig {
+    /// Whether there is a file, and it has only blanks.
+    pub fn is_file_empty(&self) -> bool {
+        self.is_file_empty
+    }
+
+    /// The format of log lines that the layers name, whatever else is wrong; `None`: it is not
+    /// known, since a text is wrong or the file, which may name it, cannot be read.
+    pub fn log_format(&self) -> Option<LogFormat> {
+        let given = self.given.iter();
+        let given = given.filter(|given| given.option.name == "log-format");
+        let latest = given.max_by_key(|given| given.place.layer());
+        let mut values = Values::default();
+        match latest {
+            Some(given) => {
+                let (text, _) = given.texts.last()?;
+                let is_last = given.place.layer() > Layer::File || !self.is_file_unknown;
+                given.option.set(&mut values, text).ok()?;
+                is_last.then_some(values.log_format)
+            }
+            None => (!self.is_file_unknown).then_some(values.log_format),
+        }
+    }
+
     /// Adds one option of the command line. Of an option with one value the last one counts, so
     /// that a user can overrule the options of a script.
     pub fn add_argument(&mut self, option: &'static Opt, name: &'static str, text: String) {
@@ -188,13 +214,21 @@ impl RawConfig {
     /// Adds the file at `path`.
     pub fn add_file(&mut self, path: &str) {
         match read_file(Path::new(path), FILE_BYTES_MAX).map(String::from_utf8) {
-            Ok(Ok(text)) => self.add_toml(path, &text),
-            Ok(Err(_)) => {
-                let text = format!(
-                    "{}: is not UTF-8: a configuration file is TOML",
-                    shown(path)
-                );
-                self.problems.push(Problem::at(ConfigPlace::Default, text));
+            Ok(Ok(text)) => {
+                self.is_file_empty = text.trim().is_empty();
+                self.add_toml(path, &text);
+            }
+            Ok(Err(error)) => {
+                let good = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+                let good = String::from_utf8_lossy(good);
+                let last = good.rsplit('\n').next().unwrap_or_default();
+                let place = ConfigPlace::File {
+                    path: path.to_owned(),
+                    line: good.matches('\n').count() + 1,
+                    column: last.chars().count() + 1,
+                };
+                let text = "is not UTF-8 here: a configuration file is TOML, which is UTF-8";
+                self.problems.push(Problem::at(place, text));
                 self.is_file_unknown = true;
             }
             Err(error) => {
@@ -232,6 +266,26 @@ fn unread_variable(name: &str, rest: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn problem_names_the_line_that_is_not_utf8() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (content, place) in [
+            (&b"threads = 1\n# \xc3\xa4 \xe4\n"[..], "2:5"),
+            (b"\xff", "1:1"),
+            (b"a\n\n\xc3", "3:1"),
+        ] {
+            std::fs::write(file.path(), content).unwrap();
+            let mut raw = RawConfig::default();
+            raw.add_file(file.path().to_str().unwrap());
+            let problem = raw.problems[0].to_string();
+            assert!(
+                problem.contains(&format!(":{place}: is not UTF-8")),
+                "{problem}"
+            );
+            assert!(raw.is_file_unknown && raw.problems.len() == 1);
+        }
+    }
 
     #[test]
     fn problem_names_a_file_that_cannot_be_read() {

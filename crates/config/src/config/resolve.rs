@@ -16,6 +16,8 @@ pub struct Resolved {
     pub(super) values: Values,
     /// The place of each option that a layer gives.
     pub(super) places: BTreeMap<&'static str, ConfigPlace>,
+    /// Whether there is a file, and it has only blanks.
+    pub is_file_empty: bool,
 }
 
 impl Resolved {
@@ -25,6 +27,7 @@ impl Resolved {
         let mut resolved = Resolved {
             values: Values::default(),
             places: BTreeMap::new(),
+            is_file_empty: raw.is_file_empty,
         };
         // Parse every layer, so that a wrong value is a problem even if a later layer replaces it.
         raw.given.sort_by_key(|given| given.place.layer());
