@@ -72,6 +72,8 @@ pub struct Problem {
     /// The option, as the place names it; `None`: the problem is about no single option.
     option: Option<String>,
     text: String,
+    /// Whether the problem may pass without a change of the configuration.
+    may_pass: bool,
 }
 
 impl Problem {
@@ -88,6 +90,7 @@ impl Problem {
             place: place.clone(),
             option: Some(name.to_owned()),
             text,
+            may_pass: false,
         }
     }
 
@@ -97,7 +100,22 @@ impl Problem {
             place,
             option: None,
             text: text.into(),
+            may_pass: false,
         }
+    }
+
+    /// The same problem as one that may pass without a change of the configuration: a file that
+    /// another program writes, or a command that asks another machine.
+    pub(crate) fn of_moment(self) -> Problem {
+        Problem {
+            may_pass: true,
+            ..self
+        }
+    }
+
+    /// Whether another start with the same configuration may succeed.
+    pub fn may_pass(&self) -> bool {
+        self.may_pass
     }
 
     /// Whether this is a problem of the option `name`, whose value then is not known.

@@ -56,8 +56,10 @@ fn overview(long: bool) -> String {
              respool serve --listen 127.0.0.1:6380 --backend redis://127.0.0.1:6379 --threads 1\n  \
              With a file, checked first:\n    \
              respool check respool.toml && respool serve --config respool.toml\n\n\
-             Exit codes: 0 after a clean end, 1 when something failed while running, 2 when the\n\
-             command line or the configuration is wrong, so that trying again would not help.\n",
+             Exit codes: 0 after a clean end, 1 when something failed while starting or running, 2\n\
+             when the command line or the configuration is wrong, so that another try would not\n\
+             help. A password command that fails, and a file with a password or certificate that\n\
+             cannot be used, may pass by themselves: 1.\n",
         );
     }
     text.push_str("\n`respool serve --help` explains every option.\n");
@@ -73,7 +75,8 @@ fn serve(long: bool) -> String {
         let lead = "By default, it listens on 127.0.0.1:6380 and stands before the server at \
                     127.0.0.1:6379. SIGTERM or SIGINT ends it: it accepts no more clients, answers \
                     the requests that have arrived, and exits with 0. A second signal ends it at \
-                    once.";
+                    once. If the start fails, it exits with 2 if the command line or the file is \
+                    wrong, so that another try would not help, and else with 1.";
         wrap(&mut text, "", lead);
         text.push('\n');
         wrap(&mut text, "", LAYERS);

@@ -32,6 +32,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use respool_config::config::Config;
+use respool_config::options::LogFormat;
 use respool_config::plain::plain;
 use respool_config::problem::Problem;
 use respool_config::raw::RawConfig;
@@ -39,21 +40,37 @@ use respool_config::raw::RawConfig;
 use arguments::{ConfigArguments, Invocation};
 use reload::{Loaded, ReloadMode};
 
-/// Exit code for a wrong command line or configuration: trying again would not help.
+/// Exit code for a wrong command line or configuration: trying again would not help. A start that
+/// fails for another reason has the code 1, see [`Problem::may_pass`].
 const EXIT_USAGE: u8 = 2;
 
 /// Runs the program with the arguments and the environment of this process.
 pub fn run() -> ExitCode {
     match arguments::parse(std::env::args_os().skip(1)) {
-        Ok(Invocation::Serve(given)) => match Config::resolve(all_layers(given)) {
-            Ok((config, resolved)) => serve::serve(Loaded { config, resolved }),
-            Err(problems) => refuse(&problems),
-        },
+        Ok(Invocation::Serve(given)) => start(given),
         Ok(Invocation::Reload { given, check }) => reload(given, check),
         Ok(Invocation::Check { given, print }) => check(given, print),
         Ok(Invocation::Help { topic, long }) => say(&help::text(topic, long)),
         Ok(Invocation::Version) => say(concat!("respool ", env!("CARGO_PKG_VERSION"), "\n")),
         Err(problem) => refuse(&[problem]),
+    }
+}
+
+/// `respool serve`.
+fn start(given: ConfigArguments) -> ExitCode {
+    let raw = all_layers(given);
+    let log_format = raw.log_format();
+    let problems = match Config::resolve(raw) {
+        Ok((config, resolved)) => return serve::serve(Loaded { config, resolved }),
+        Err(problems) => problems,
+    };
+    let refused = match log_format {
+        Some(LogFormat::Json) => serve::log_problems(&problems),
+        _ => refuse(&problems),
+    };
+    match problems.iter().all(Problem::may_pass) {
+        true => ExitCode::FAILURE,
+        false => refused,
     }
 }
 

@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use respool_config::address::ListenAt;
 use respool_config::backend::BackendUrl;
 use respool_config::config::{Backend, Config};
+use respool_config::options::{LogFormat, LogLevel};
 use respool_config::passwords::Rereader;
 use respool_config::problem::Problem;
 use respool_driver::{Notice, Notify, OwnListener, Running, Setup};
@@ -96,6 +97,18 @@ pub(crate) fn serve(loaded: Loaded) -> ExitCode {
     let code = conclude(run(loaded, &logs));
     logs.finish();
     code
+}
+
+/// Writes the problems of the configuration as lines of the log in JSON.
+pub(crate) fn log_problems(problems: &[Problem]) -> ExitCode {
+    let Ok(logs) = Logs::start(LogFormat::Json, LogLevel::Error) else {
+        return crate::refuse(problems);
+    };
+    for problem in problems {
+        error!("cannot start: {problem}");
+    }
+    logs.finish();
+    ExitCode::from(crate::EXIT_USAGE)
 }
 
 /// Logs how the process ended, and makes its exit code.

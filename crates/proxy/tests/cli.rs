@@ -782,6 +782,76 @@ fn endless_file_is_refused() {
     }
 }
 
+/// A start that fails by a file or command which may be right at the next try has the exit code 1.
+/// With a mistake that stays, the code is 2.
+#[test]
+fn failure_that_may_pass_has_exit_code_1() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (command, missing, file) = (path("token"), path("missing"), path("respool.toml"));
+    fs::write(&command, "#!/bin/sh\nexit 1\n").unwrap();
+    fs::set_permissions(&command, fs::Permissions::from_mode(0o700)).unwrap();
+    let in_pool = "[pool.a]\nlisten = ['127.0.0.1:0']\nbackend";
+    let of_prefix = format!("redis://i?password-command={command}");
+    for wrong in [
+        format!("backend-password-command = '{command}'"),
+        format!("backend-password-file = '{missing}'"),
+        format!("password-file = '{missing}'"),
+        format!("{in_pool} = 'redis://h?password-file={missing}'"),
+        format!("{in_pool} = 'redis://h'\nprefixes = {{ b = \'{of_prefix}\' }}"),
+        format!("tls-listen = '127.0.0.1:0'\ntls-cert = '{missing}'\ntls-key = '{missing}'"),
+        format!("backend = 'rediss://h'\nserver-tls-ca = '{missing}'"),
+    ] {
+        fs::write(&file, &wrong).unwrap();
+        let (code, _, errors) = said(&["serve", "--config", &file]);
+        assert_eq!(code, Some(1), "{wrong}: {errors}");
+        assert!(errors.starts_with("error: "), "{errors}");
+        let (code, _, errors) = said(&["serve", "--threads", "0", "--config", &file]);
+        assert_eq!(code, Some(2), "{wrong}: {errors}");
+        let (code, _, errors) = said(&["check", &file]);
+        assert_eq!(code, Some(2), "{wrong}: {errors}");
+    }
+    let (_, help, _) = said(&["serve", "--help"]);
+    assert!(help.contains("exits with 2 if"), "{help}");
+}
+
+/// A start that fails by its configuration logs JSON if a layer asks for it.
+#[test]
+fn wrong_configuration_is_logged_as_json() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("respool.toml");
+    let file = file.to_str().unwrap();
+    let missing = directory.path().join("missing").display().to_string();
+    fs::write(file, "log-format = 'json'\nthreads = 0\nfuze = 1\n").unwrap();
+    let json = ["--log-format", "json"];
+    for (more, errors) in [
+        (&["--config", file][..], &["threads: ", "fuze"][..]),
+        (
+            &["--config", &missing, json[0], json[1]],
+            &["cannot be read"],
+        ),
+        (&[json[0], json[1], "--fuze"], &["--fuze"]),
+    ] {
+        let (code, out, err) = said(&[&["serve"], more].concat());
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+        assert_eq!(err.lines().count(), errors.len(), "{err}");
+        for line in err.lines() {
+            let begin = line.starts_with("{\"timestamp\":\"") && line.ends_with('}');
+            let is_error = line.contains("\"level\":\"ERROR\"");
+            assert!(
+                begin && is_error && line.contains("\"cannot start: "),
+                "{line}"
+            );
+        }
+        assert!(errors.iter().all(|error| err.contains(error)), "{err}");
+    }
+    // The command line overrules the file, and without its file the format is not known.
+    let (_, _, err) = said(&["serve", "--config", file, json[0], "text"]);
+    assert!(err.starts_with("error: "), "{err}");
+    let (_, _, err) = said(&["serve", "--config", &missing]);
+    assert!(err.starts_with("error: "), "{err}");
+}
+
 /// A pipe that nothing is written to is an error in time, and one that is written to is read whole.
 #[test]
 fn pipe_as_a_file_is_waited_for_but_not_for_ever() {

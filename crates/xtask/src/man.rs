@@ -30,7 +30,9 @@ const EXIT_STATUS: [(&str, &str); 3] = [
     ("0", "A clean end."),
     (
         "1",
-        "Something failed at the start or while running, or sessions were cut at the end.",
+        "Something failed at the start or while running, or sessions were cut at the end. A failure \
+         that may pass by itself is among these: a password command that fails, and a file with a \
+         password or certificate that is missing or wrong.",
     ),
     (
         "2",

@@ -63,7 +63,9 @@ impl Resolved {
                      `password-file` or `password-command`"
                 ));
             }
-            let url = with_passwords(url, None, passwords, &mut wrong);
+            let url = with_passwords(url, None, passwords, &mut |what| {
+                problems.push(pool_problem(Some(name), "backend", place, what).of_moment());
+            });
             named.push(PoolConfig {
                 name: Some(name.to_owned()),
                 listen: pool.listen.iter().map(|(at, _)| at.clone()).collect(),
@@ -79,7 +81,8 @@ impl Resolved {
                         prefix: part.prefix.clone(),
                         url: with_passwords(&part.url, None, passwords, &mut |what| {
                             let what = format!("`{}`: {what}", part.prefix);
-                            problems.push(pool_problem(Some(name), "prefixes", &part.place, what));
+                            let problem = pool_problem(Some(name), "prefixes", &part.place, what);
+                            problems.push(problem.of_moment());
                         }),
                         strip: part.strip,
                     };
@@ -187,7 +190,9 @@ impl Resolved {
         }
         let name = by_option.unwrap_or("backend");
         let option = by_option.map(|name| format!("--{name}"));
-        let mut wrong = |what| problems.push(Problem::of_option(name, self.place(name), what));
+        let mut wrong = |what| {
+            problems.push(Problem::of_option(name, self.place(name), what).of_moment());
+        };
         let url = with_passwords(&url, option.as_deref(), passwords, &mut wrong);
         Backend::Server(Box::new(url))
     }

@@ -63,7 +63,10 @@ impl Resolved {
         let origin = PasswordOrigin::File(path.to_owned());
         let secret = passwords.read(&format!("--{name}"), &origin);
         secret
-            .map_err(|what| problems.push(Problem::of_option(name, self.place(name), what)))
+            .map_err(|what| {
+                let problem = Problem::of_option(name, self.place(name), what);
+                problems.push(problem.of_moment());
+            })
             .ok()
     }
 

@@ -119,7 +119,7 @@ impl Resolved {
             let (name, what) = (problem.option, problem.what);
             // Without pairs that belong together, all certificates are missing.
             if are_pairs || name == "tls-ca" {
-                of_files.push(Problem::of_option(name, self.place(name), what));
+                of_files.push(Problem::of_option(name, self.place(name), what).of_moment());
             }
         }
     }
@@ -183,10 +183,12 @@ impl Resolved {
                 if of_other.any(is_of_pair) {
                     continue;
                 }
-                self.add_server_problem(table, option, what.into(), problems);
+                let problem = self.server_problem(table, option, what.into());
+                add_once(problem, problems);
             }
             for problem in files.add_pool(set, index).err().into_iter().flatten() {
-                self.add_server_problem(table, problem.option, problem.what, of_files);
+                let problem = self.server_problem(table, problem.option, problem.what);
+                add_once(problem.of_moment(), of_files);
             }
         }
         for name in SERVER_OPTIONS {
@@ -241,14 +243,13 @@ impl Resolved {
         }
     }
 
-    /// Adds a problem of an option of a pool. A problem of the option for all pools is added once.
-    fn add_server_problem(
+    /// A problem of an option of a pool, or of the option for all pools.
+    fn server_problem(
         &self,
         table: Option<&NamedPool>,
         option: &'static str,
         what: String,
-        problems: &mut Vec<Problem>,
-    ) {
+    ) -> Problem {
         let mut own = table.into_iter().flat_map(|table| &table.options);
         let own = own.find(|own| own.option.name == option && self.counts(own));
         let (name, place) = match own {
@@ -260,10 +261,14 @@ impl Resolved {
             ConfigPlace::Default if name.is_none() => ("backend", self.place("backend")),
             place => (option, place),
         };
-        let problem = pool_problem(name, option, place, what);
-        if !problems.contains(&problem) {
-            problems.push(problem);
-        }
+        pool_problem(name, option, place, what)
+    }
+}
+
+/// Adds a problem. One of an option for all pools is added once.
+fn add_once(problem: Problem, problems: &mut Vec<Problem>) {
+    if !problems.contains(&problem) {
+        problems.push(problem);
     }
 }
 
