@@ -116,14 +116,16 @@ fn reload() -> String {
          Usage: respool reload [--check] [FILE] [OPTIONS]\n\n  \
          --check                 Print the differences, and apply nothing\n  \
          --control-socket PATH   The control socket of the process\n  \
-         --config FILE           A file that names the control socket\n\n",
+         --config FILE           The file of the process, which names the control socket\n\n",
     );
-    let lead = "The process reads its own files, environment and command line again, all of them. \
-                If there is any problem, or a difference that needs a restart, nothing changes. \
+    let lead = "The process reads its own files again, all of them. Its environment and its command \
+                line are those of its start. It reads no other file: `respool check FILE` checks a \
+                candidate. If there is any problem, or a difference that needs a restart, nothing changes. \
                 Takes every option of `respool serve`, and uses --control-socket alone. Exits with \
                 0 if the configuration is in effect (with --check: if names are found, addresses \
                 can be bound and it could be applied), with 1 if \
-                there is a problem or no answer in time, and with 2 if no control socket is named. SIGHUP asks for the same.";
+                there is a problem or no answer in time, and with 2 if no control socket is named, or FILE is not the file of the process. SIGHUP asks \
+                for the same.";
     wrap(&mut text, "", lead);
     text
 }

@@ -109,8 +109,9 @@ fn reload(given: ConfigArguments, check: bool) -> ExitCode {
         true => ReloadMode::Check,
         false => ReloadMode::Apply,
     };
+    let file = given.file.clone();
     match Config::control_socket(all_layers(given)) {
-        Ok(path) => reload::ask_process(&path, mode),
+        Ok(path) => reload::ask_process(&path, file.as_deref(), mode),
         Err(problems) => refuse(&problems),
     }
 }

@@ -46,6 +46,9 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// The most lines of one reload in the log. One more line counts the rest.
 const LINES_MAX: usize = 32;
 
+/// The beginning of the line about a reload that changes nothing.
+const NOTHING_CHANGED: &str = "nothing has changed";
+
 const STOPPING: &str = "nothing was reloaded: respool is stopping";
 
 /// A configuration with the values of its options.
@@ -308,7 +311,8 @@ impl Reloads {
         };
         // No other thread reads a password until the new configuration is the current one.
         let mut in_effect = self.0.passwords.in_effect();
-        let outcome = match read(&in_effect.passwords) {
+        let was_empty = state.current.resolved.is_file_empty;
+        let outcome = match read(&in_effect.passwords, was_empty) {
             Ok((new, of_files)) => self.take(state, &mut in_effect, (new, of_files), mode),
             Err(wrong) => Err(with_addresses(&state.reloader, wrong)),
         };
@@ -366,9 +370,9 @@ impl Reloads {
         lines.extend(overwritten.iter().cloned());
         let is_news = !lines.is_empty();
         if !is_news {
-            let same = "nothing has changed: files and command line have the configuration in \
-                        effect";
-            lines.push(same.into());
+            lines.push(format!(
+                "{NOTHING_CHANGED}: files and command line have the configuration in effect"
+            ));
         }
         let mut warnings = names.warnings.clone();
         let known = &state.current.config.warnings;
@@ -556,8 +560,12 @@ fn log(outcome: &ReloadOutcome) {
 }
 
 /// Reads files, environment and command line of this process again, and runs its password commands.
-/// Files with certificates may have problems.
-fn read(before: &RenewablePasswords) -> Result<(Loaded, Vec<Problem>), WrongConfig> {
+/// Files with certificates may have problems. `was_empty`: the file in effect has no option. Else
+/// an empty file is refused: a full disk or an interrupted copy has truncated it.
+fn read(
+    before: &RenewablePasswords,
+    was_empty: bool,
+) -> Result<(Loaded, Vec<Problem>), WrongConfig> {
     let without_values = |problem| WrongConfig {
         problems: vec![problem],
         resolved: None,
@@ -570,8 +578,27 @@ fn read(before: &RenewablePasswords) -> Result<(Loaded, Vec<Problem>), WrongConf
     if let Some(problem) = given.file.as_deref().and_then(unreadable_again) {
         return Err(without_values(problem));
     }
-    let (config, resolved, of_files) = Config::resolve_again(crate::all_layers(given), before)?;
+    let file = given.file.clone().unwrap_or_default();
+    let raw = crate::all_layers(given);
+    if raw.is_file_empty() && !was_empty {
+        let what = format!(
+            "`{file}` is empty, and the file in effect was not: write it whole; to go back to the \
+             defaults, write a comment into it, or restart respool"
+        );
+        let place = &ConfigPlace::Arguments;
+        return Err(without_values(Problem::of_option("config", place, what)));
+    }
+    let (config, resolved, of_files) = Config::resolve_again(raw, before)?;
     Ok((Loaded { config, resolved }, of_files))
+}
+
+/// The absolute path of the configuration file of this process, if it has one.
+fn own_file() -> Option<String> {
+    let Ok(Invocation::Serve(given)) = arguments::parse(std::env::args_os().skip(1)) else {
+        return None;
+    };
+    let path = std::path::absolute(given.file?).ok()?;
+    Some(path.display().to_string())
 }
 
 /// The problem of a configuration file that can be read once only, such as a pipe.

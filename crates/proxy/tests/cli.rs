@@ -1027,6 +1027,108 @@ fn reload_by_a_broken_file_has_one_error() {
     }
 }
 
+/// `respool reload` names the file that the process has read. Another file is refused with a
+/// remedy, and nothing is reloaded.
+#[test]
+fn reload_refuses_a_file_that_the_process_does_not_read() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (file, candidate, socket) = (path("own.toml"), path("cand.toml"), path("control.sock"));
+    let content = format!("control-socket = '{socket}'\nbackend = 'redis://127.0.0.1:1'\n");
+    fs::write(&file, &content).unwrap();
+    fs::write(&candidate, format!("{content}thread = 1\n")).unwrap();
+    let mut served = Serving::start(&["--config", &file]);
+    let again = |arguments: &[&str]| said(&[&["reload"], arguments].concat());
+    wait_until("respool takes reloads", || again(&[&file]).0 == Some(0));
+    let (_, out, _) = again(&["--check", &file]);
+    assert!(out.contains("nothing has changed"), "{out}");
+    assert!(
+        out.ends_with(&format!("the process has read {file}\n")),
+        "{out}"
+    );
+
+    fs::write(&file, format!("{content}max-delay-us = 500\n")).unwrap();
+    for arguments in [&["--check", &candidate][..], &[&candidate]] {
+        let (code, out, err) = again(arguments);
+        assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
+        let told = format!(
+            "error: {candidate}: this process reads {file}, and never another file: `respool check \
+             {candidate}` checks a candidate; nothing was reloaded\n"
+        );
+        assert_eq!(err, told);
+    }
+    let link = path("link.toml");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    let (code, out, err) = again(&["--check", &link]);
+    assert_eq!(code, Some(0), "{err}");
+    let told = format!("\nnot applied: the process has only checked {file}\n");
+    assert!(
+        out.contains("max-delay-us: ") && out.ends_with(&told),
+        "{out}"
+    );
+    let (code, out, err) = again(&["--control-socket", &socket]);
+    assert_eq!(code, Some(0), "{err}");
+    let told = format!("\napplied: the process has read {file}\n");
+    assert!(
+        out.contains("max-delay-us: ") && out.ends_with(&told),
+        "{out}"
+    );
+    served.signal(Signal::TERM);
+    served.end();
+}
+
+/// An empty file may be the configuration from the start, and then a reload takes it. A process
+/// without a file refuses each file.
+#[test]
+fn reload_takes_an_empty_file_that_was_empty() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = |name: &str| directory.path().join(name).display().to_string();
+    let (file, socket) = (path("own.toml"), path("control.sock"));
+    fs::write(&file, "\n").unwrap();
+    let own = [
+        "--control-socket",
+        &socket,
+        "--backend",
+        "redis://127.0.0.1:1",
+    ];
+    let again = |arguments: &[&str]| said(&[&["reload", own[0], own[1]], arguments].concat());
+    for (more, refused) in [(&["--config", &file][..], false), (&[], true)] {
+        let mut served = Serving::start(&[&own[..], more].concat());
+        wait_until("respool takes reloads", || again(&[]).0 == Some(0));
+        fs::write(&file, "").unwrap();
+        let (code, out, err) = again(&[&file]);
+        let told = format!("error: {file}: this process reads no configuration file: ");
+        match refused {
+            false => assert!(
+                code == Some(0) && out.contains("nothing has changed"),
+                "{err}"
+            ),
+            true => assert!(code == Some(2) && err.starts_with(&told), "{err}"),
+        }
+        served.signal(Signal::TERM);
+        served.end();
+    }
+}
+
+/// A path that is no socket is no process that is away.
+#[test]
+fn reload_names_a_path_that_is_no_socket() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let path = file.path().to_str().unwrap();
+    let (code, _, err) = said(&["reload", "--control-socket", path]);
+    assert_eq!(code, Some(1));
+    assert_eq!(
+        err,
+        format!("error: {path}: is no socket: name the control socket of respool\n")
+    );
+    let missing = "/nonexistent/control.sock";
+    let (_, _, err) = said(&["reload", "--control-socket", missing]);
+    assert!(
+        err.contains("no respool with this control socket runs"),
+        "{err}"
+    );
+}
+
 /// A command line with a word too many asks no process, even if it names a socket.
 #[test]
 fn reload_refuses_words_that_it_does_not_know() {

@@ -3,12 +3,18 @@
 //! ```text
 //!   client ──► "reload" or "check", a line each
 //!   client ◄── "good" or "failed", then a line for each difference or problem, then the end
+//!
+//!   client ──► "file"
+//!   client ◄── "good", then the path of the process's configuration file
 //! ```
+//!
+//! `respool reload` asks for the file first: a user who names another file means that one.
 //!
 //! Each client has a thread, since the next one must not wait for a slow one. There are
 //! [`CLIENTS_MAX`] at the most, and each has a deadline for its request and one for its answer.
 
 use std::io::{self, Read, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::ExitCode;
@@ -19,7 +25,7 @@ use std::time::{Duration, Instant};
 use respool_config::plain::plain;
 use tracing::warn;
 
-use super::{ReloadMode, ReloadOutcome, Reloads};
+use super::{NOTHING_CHANGED, ReloadMode, ReloadOutcome, Reloads, own_file};
 use crate::remedy::{kernel_remedy, thread_remedy};
 
 /// The time that a client has for its whole request, and then for taking the whole answer.
@@ -42,6 +48,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 const RELOAD: &str = "reload";
 const CHECK: &str = "check";
+const FILE: &str = "file";
 const GOOD: &str = "good";
 const FAILED: &str = "failed";
 
@@ -62,6 +69,14 @@ pub(crate) fn listen(path: &Path, reloads: Reloads) -> Result<ControlSocket, Str
             }
             io::ErrorKind::NotFound => {
                 "; make the directory first, or choose another path by --control-socket".into()
+            }
+            io::ErrorKind::PermissionDenied => {
+                "; the user that respool runs as must be allowed to \
+                 write the directory, and a socket that is already there"
+                    .into()
+            }
+            io::ErrorKind::ReadOnlyFilesystem => {
+                "; choose a directory that can be written by --control-socket".into()
             }
             _ => kernel_remedy(&error),
         };
@@ -138,8 +153,14 @@ fn answer(client: &UnixStream, reloads: &Reloads) -> io::Result<()> {
     let outcome = match request.trim_ascii_end() {
         request if request == RELOAD.as_bytes() => reloads.reload(ReloadMode::Apply, true),
         request if request == CHECK.as_bytes() => reloads.reload(ReloadMode::Check, false),
+        request if request == FILE.as_bytes() => ReloadOutcome {
+            is_good: true,
+            is_news: false,
+            lines: own_file().into_iter().collect(),
+            warnings: Vec::new(),
+        },
         _ => ReloadOutcome::failed(vec![format!(
-            "unknown request: this version knows `{RELOAD}` and `{CHECK}`"
+            "unknown request: this version knows `{RELOAD}`, `{CHECK}` and `{FILE}`"
         )]),
     };
     write_answer(client, &outcome, Instant::now() + CLIENT_TIME_MAX)
@@ -196,31 +217,37 @@ fn rest_of(deadline: Instant) -> io::Result<Duration> {
     }
 }
 
-/// `respool reload`: asks the process behind this socket, and prints its answer.
-pub(crate) fn ask(path: &Path, mode: ReloadMode) -> ExitCode {
+/// `respool reload`: asks the process behind this socket, and prints its answer. `file`: the
+/// configuration file that the user names, which must be that of the process.
+pub(crate) fn ask(path: &Path, file: Option<&str>, mode: ReloadMode) -> ExitCode {
     let shown = path.display().to_string();
     let shown = plain(&shown);
-    let answered = ask_process(path, mode);
-    let answer = match answered {
-        Ok(answer) => answer,
+    // A process of an older version fails here: then its file is not known.
+    let own = ask_process(path, FILE).map(|answer| match answer.split_once('\n') {
+        Some((GOOD, file)) => Some(file.trim_end_matches('\n').to_owned()),
+        _ => None,
+    });
+    if let (Ok(Some(own)), Some(file)) = (&own, file)
+        && !is_same_file(file, own)
+    {
+        refuse_file(&plain(file), own);
+        return ExitCode::from(crate::EXIT_USAGE);
+    }
+    let request = match mode {
+        ReloadMode::Apply => RELOAD,
+        ReloadMode::Check => CHECK,
+    };
+    let answered = own.and_then(|own| Ok((own, ask_process(path, request)?)));
+    let (own, answer) = match answered {
+        Ok(answered) => answered,
         Err(error) => {
-            let remedy = match error.kind() {
-                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                    ": no respool with this control socket runs"
-                }
-                io::ErrorKind::PermissionDenied => ": run this as the user of respool, or as root",
-                io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                    ": no answer yet; the log of respool has the outcome"
-                }
-                _ => "",
-            };
-            eprintln!("error: {shown}: {error}{remedy}");
+            eprintln!("error: {shown}: {}", explain_silence(path, &error));
             return ExitCode::FAILURE;
         }
     };
     let (status, lines) = answer.split_once('\n').unwrap_or((&answer, ""));
     if status == GOOD {
-        return crate::say(lines);
+        return crate::say(&format!("{lines}{}\n", conclusion(mode, lines, own)));
     }
     for line in lines.lines() {
         eprintln!("error: {}", plain(line));
@@ -231,14 +258,67 @@ pub(crate) fn ask(path: &Path, mode: ReloadMode) -> ExitCode {
     ExitCode::FAILURE
 }
 
-fn ask_process(path: &Path, mode: ReloadMode) -> io::Result<String> {
+/// The last line of a good answer: whether the configuration is in effect now, and which file the
+/// process has read. `own`: that file; empty if it has none.
+fn conclusion(mode: ReloadMode, lines: &str, own: Option<String>) -> String {
+    let own = own.filter(|own| !own.is_empty());
+    let read = own.unwrap_or_else(|| "its environment and command line".into());
+    match mode {
+        _ if lines.starts_with(NOTHING_CHANGED) => format!("the process has read {read}"),
+        ReloadMode::Apply => format!("applied: the process has read {read}"),
+        ReloadMode::Check => format!("not applied: the process has only checked {read}"),
+    }
+}
+
+/// Whether two paths are one file.
+fn is_same_file(file: &str, own: &str) -> bool {
+    let absolute = std::path::absolute(file);
+    let is_same_path = absolute.is_ok_and(|path| plain(&path.display().to_string()) == own);
+    let id = |path: &str| {
+        let meta = std::fs::metadata(path).ok()?;
+        Some((meta.dev(), meta.ino()))
+    };
+    is_same_path || id(file).is_some_and(|file| id(own) == Some(file))
+}
+
+/// Says that the process reads another file than the user names.
+fn refuse_file(file: &str, own: &str) {
+    let reads = match own {
+        "" => "this process reads no configuration file".to_owned(),
+        own => format!("this process reads {own}, and never another file"),
+    };
+    eprintln!(
+        "error: {file}: {reads}: `respool check {file}` checks a candidate; nothing was reloaded"
+    );
+}
+
+/// Why the process has not answered, and the remedy.
+fn explain_silence(path: &Path, error: &io::Error) -> String {
+    let remedy = match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
+            return format!(
+                "the process did not answer within {} s: it may be stopped, or still look up \
+                 names; the log of respool has the outcome",
+                ANSWER_WAIT.as_secs()
+            );
+        }
+        io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => match path.metadata() {
+            Ok(meta) if !meta.file_type().is_socket() => {
+                return "is no socket: name the control socket of respool".into();
+            }
+            _ => ": no respool with this control socket runs",
+        },
+        io::ErrorKind::PermissionDenied => ": run this as the user of respool, or as root",
+        _ => "",
+    };
+    format!("{error}{remedy}")
+}
+
+/// The whole answer to a request.
+fn ask_process(path: &Path, request: &str) -> io::Result<String> {
     let mut stream = UnixStream::connect(path)?;
     stream.set_read_timeout(Some(ANSWER_WAIT))?;
     stream.set_write_timeout(Some(ANSWER_WAIT))?;
-    let request = match mode {
-        ReloadMode::Apply => RELOAD,
-        ReloadMode::Check => CHECK,
-    };
     writeln!(stream, "{request}")?;
     let mut answer = String::new();
     stream.take(ANSWER_BYTES_MAX).read_to_string(&mut answer)?;
@@ -298,6 +378,20 @@ mod tests {
         // The reader need not take the rest.
         drop(ours);
         drop(reads);
+    }
+
+    /// A process that does not answer has the time in its error, and not a number of the system.
+    #[test]
+    fn late_answer_is_named_with_the_time() {
+        let (mut ours, _theirs) = UnixStream::pair().unwrap();
+        ours.set_read_timeout(Some(Duration::from_millis(10)))
+            .unwrap();
+        let error = ours.read(&mut [0; 1]).unwrap_err();
+        let told = explain_silence(Path::new("/a"), &error);
+        assert!(
+            told.starts_with("the process did not answer within 60 s"),
+            "{told}"
+        );
     }
 
     /// There is a bound on clients, and a client that is done makes room.

@@ -643,7 +643,10 @@ fn new_password_in_the_url_is_applied() {
     assert_eq!(direct.call("AUTH old"), Reply::ok());
     assert_eq!(direct.call("CONFIG SET requirepass new"), Reply::ok());
     let lines = served.reload(&served.main_at(&with("new")));
-    assert_eq!(lines, "pool.main.backend: a new password\n");
+    assert!(
+        lines.starts_with("pool.main.backend: a new password\n"),
+        "{lines}"
+    );
     for _ in 0..100 {
         assert_eq!(client.call("GET k"), Reply::bulk("v"));
     }

@@ -223,6 +223,13 @@ fn file_with_a_problem_changes_nothing() {
         }
     };
     fails(half, "respool.toml:", &mut clients);
+    for empty in ["", " \n\n"] {
+        fails(
+            empty,
+            "respool.toml` is empty, and the file in effect was not",
+            &mut clients,
+        );
+    }
     let with = |more: &str, lines: &str| configuration(&served.fixed, more, lines);
     let wrong = "max-delay-us = 500\nfuse = 3\nsessions-max = 0\n";
     fails(&with("", wrong), "respool.toml:2:", &mut clients);
@@ -412,13 +419,15 @@ fn respool_reload_reports_its_result() {
     assert_eq!(code, Some(0));
     assert!(out.contains("nothing has changed"), "{out}");
     served.write("max-delay-us = 500\n");
-    let expected = "max-delay-us: 200 becomes 500\n";
-    assert_eq!(
-        run(&["--check"]),
-        (Some(0), expected.to_owned(), String::new())
-    );
+    let named = file(served.folder.path()).display().to_string();
+    let expected = |outcome: &str| {
+        let out = format!("max-delay-us: 200 becomes 500\n{outcome} {named}\n");
+        (Some(0), out, String::new())
+    };
+    let checked = "not applied: the process has only checked";
+    assert_eq!(run(&["--check"]), expected(checked));
     assert_eq!(value(&mut client, "max-delay-us"), "200");
-    assert_eq!(run(&[]), (Some(0), expected.to_owned(), String::new()));
+    assert_eq!(run(&[]), expected("applied: the process has read"));
     assert_eq!(value(&mut client, "max-delay-us"), "500");
     served.write("max-delay-us = 0\n");
     let (code, out, err) = run(&["--check"]);
