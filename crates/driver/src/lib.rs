@@ -42,7 +42,7 @@ pub use callers::{CallerEnd, CallerSession, CallerSessions, EndReason};
 pub use child::spawn_tied;
 pub use errors_by_name::ErrorsByName;
 pub use hosted::{HostedTurn, HostedWorker};
-pub use listen::{ControlFile, check_socket_directory, control_socket};
+pub use listen::{ControlFile, check_socket_directory, check_socket_path, control_socket};
 pub use reload::{Applied, PreparedReload, Reload, Reloader, check_addresses};
 
 use crate::callers::CallerQueue;

@@ -18,6 +18,9 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 use crate::SocketAccess;
 use crate::tls::ListenerTls;
 
+/// The file system type of /sys, see statfs(2).
+const SYSFS_MAGIC: fs::FsWord = 0x6265_6572;
+
 /// Most clients that wait to be accepted. The kernel caps it at `net.core.somaxconn`.
 pub(crate) const BACKLOG: i32 = 4096;
 
@@ -175,12 +178,34 @@ pub(crate) fn check(address: &Address) -> io::Result<()> {
 /// Whether this process may make a socket at `path`, as far as its directory says.
 ///
 /// # Errors
-/// When the directory is missing, or cannot be written.
+/// When the directory is missing, cannot be written, or is one of /proc or /sys.
 pub fn check_socket_directory(path: &Path) -> io::Result<()> {
     let (may, flags) = (Access::WRITE_OK | Access::EXEC_OK, AtFlags::EACCESS);
     // The dot makes a file in place of the directory an error of its own.
     let directory = directory_of(path).join(".");
-    Ok(fs::accessat(CWD, &directory, may, flags)?)
+    fs::accessat(CWD, &directory, may, flags)?;
+    // The kernel lets root write these directories, but has no place for a file in them.
+    match fs::statfs(&directory)?.f_type {
+        fs::PROC_SUPER_MAGIC | SYSFS_MAGIC => Err(io::Error::new(
+            io::ErrorKind::Unsupported,
+            "the file system of its directory takes no files",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// Whether `path` is free for a socket, or has a socket, which a start may replace.
+///
+/// # Errors
+/// When another file is there.
+pub fn check_socket_path(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Ok(meta) if !meta.file_type().is_socket() => Err(io::Error::new(
+            io::ErrorKind::AlreadyExists,
+            "the file exists and is not a socket",
+        )),
+        _ => Ok(()),
+    }
 }
 
 /// Binds the first address of a host that can be bound.
@@ -297,12 +322,7 @@ fn unix_socket() -> io::Result<OwnedFd> {
 
 /// `Err`: the file at `path` is not a socket, or a process may listen on it.
 fn is_left_by_dead_process(path: &Path, address: &SocketAddrUnix) -> io::Result<()> {
-    if !std::fs::symlink_metadata(path)?.file_type().is_socket() {
-        return Err(io::Error::new(
-            io::ErrorKind::AlreadyExists,
-            "the file exists and is not a socket",
-        ));
-    }
+    check_socket_path(path)?;
     match net::connect(&unix_socket()?, address) {
         Err(rustix::io::Errno::CONNREFUSED) => Ok(()),
         // Without access it is unknown whether a process listens there.

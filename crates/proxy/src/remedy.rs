@@ -59,6 +59,11 @@ fn listen_remedy(address: &Address, error: &io::Error) -> String {
             "; choose a port above 1023, or give respool the capability CAP_NET_BIND_SERVICE \
              (AmbientCapabilities= of a systemd unit, --cap-add of a container)"
         }
+        // The driver names the owner and the group, which have no error number.
+        (io::ErrorKind::PermissionDenied, Address::Unix(_)) if error.raw_os_error().is_none() => {
+            "; only root may give a socket to another user, or to a group that has not respool's \
+             user among its members: see --socket-owner and --socket-group"
+        }
         (io::ErrorKind::PermissionDenied, Address::Unix(_)) => {
             "; the user that respool runs as must be allowed to write the directory, and a socket \
              that is already there"

@@ -172,7 +172,7 @@ fn check_tells_every_problem_of_a_file_and_starts_nothing() {
     );
     fs::write(
         &good,
-        "listen = ['127.0.0.1:1234']\nbackend = 'redis://:SECRET@h:1/2'\nthreads = 3\n",
+        "listen = ['127.0.0.1:1234']\nbackend = 'redis://:SECRET@127.0.0.1:1/2'\nthreads = 3\n",
     )
     .unwrap();
     // A password stands in it.
@@ -181,7 +181,8 @@ fn check_tells_every_problem_of_a_file_and_starts_nothing() {
 
     let (code, out, err) = said(&["check", good.to_str().unwrap()]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let summary = "good: listen 127.0.0.1:1234; backend redis://h:1/2; 3 workers; no password\n";
+    let summary =
+        "good: listen 127.0.0.1:1234; backend redis://127.0.0.1:1/2; 3 workers; no password\n";
     assert_eq!(out, summary);
 
     let (code, out, err) = said(&["check", "--print", good.to_str().unwrap()]);
@@ -223,15 +224,27 @@ fn check_warns_of_listeners_that_others_reach() {
     let open = "every client that reaches 0.0.0.0:1 may use the server";
     let plain = "clients of 0.0.0.0:1 use no TLS";
     for (arguments, warnings) in [
-        (
-            &["--listen", "127.0.0.1:1", "--listen", "unix:a"][..],
-            &[][..],
-        ),
+        (&["--listen", "127.0.0.1:1"][..], &[][..]),
         (&["--listen", ":1"], &[open, plain]),
         (&["--listen", ":1", "--password", "p"], &[plain]),
         (
             &["--backend", "rediss://h", "--server-tls-verify=no"],
             &["certificates of the servers are not checked"],
+        ),
+        (&["--backend", "redis://:SECRET@127.0.0.1"], &[]),
+        (&["--backend", "rediss://:SECRET@10.0.0.1"], &[]),
+        (&["--backend", "redis://10.0.0.1"], &[]),
+        (
+            &["--backend", "redis://:SECRET@10.0.0.1"],
+            &["the password for 10.0.0.1:6379 is sent without TLS"],
+        ),
+        (
+            &[
+                "--backend",
+                "redis-cluster://127.0.0.1,h",
+                "--backend-password=SECRET",
+            ],
+            &["the password for h:6379 is sent without TLS"],
         ),
         (&["--metrics-listen", "127.0.0.1:1"], &[]),
         (&["--metrics-listen", "unix:a"], &[]),
@@ -247,8 +260,37 @@ fn check_warns_of_listeners_that_others_reach() {
         assert_eq!(lines.len(), warnings.len(), "{err}");
         for (line, warning) in lines.iter().zip(warnings) {
             assert!(line.starts_with(&format!("warning: {warning}")), "{line}");
+            assert!(!line.contains("SECRET"), "{line}");
         }
     }
+}
+
+/// A socket in the file system without a password has a warning, unless its mode or a directory
+/// above it keeps other users out.
+#[test]
+fn check_warns_of_sockets_for_every_user() {
+    let private = tempfile::tempdir().unwrap();
+    let inner = private.path().join("inner");
+    fs::create_dir(&inner).unwrap();
+    let socket = inner.join("respool.sock").display().to_string();
+    let listen = format!("unix:{socket}");
+    let chmod = |path: &std::path::Path, mode| {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    };
+    chmod(&inner, 0o755);
+    let warning = format!("warning: every user of this machine may use the server by {listen}: ");
+    let warns = |more: &[&str]| {
+        let (code, _, err) = said(&[&["check", "--listen", &listen], more].concat());
+        assert_eq!(code, Some(0), "{err}");
+        assert!(err.is_empty() || err.starts_with(&warning), "{err}");
+        !err.is_empty()
+    };
+    chmod(private.path(), 0o700);
+    assert!(!warns(&[]), "the directory is for its user alone");
+    chmod(private.path(), 0o755);
+    assert!(warns(&[]));
+    assert!(!warns(&["--socket-mode", "0660"]));
+    assert!(!warns(&["--password", "p"]));
 }
 
 /// Sockets in the file system that cannot be made are problems at their places, and no file is
@@ -266,6 +308,8 @@ fn check_finds_sockets_that_cannot_be_made() {
         )
     };
     let new = [path("a"), path("b"), path("c"), path("d")];
+    // No socket in it is for every user.
+    fs::set_permissions(directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let plain = |text: String| text.replace("tls-listen = 'unix:", "# 'unix:");
     fs::write(&file, plain(config(&new[0], &new[1], &new[2], &new[3]))).unwrap();
     let (code, _, errors) = said(&["check", &file]);
@@ -308,6 +352,85 @@ fn check_finds_sockets_that_cannot_be_made() {
     assert!(errors.starts_with(&warning), "{errors}");
 }
 
+/// A path with another file, or in a file system without room for files, takes no socket.
+#[test]
+fn check_finds_paths_that_take_no_socket() {
+    let directory = tempfile::tempdir().unwrap();
+    let folder = directory.path().display().to_string();
+    let file = format!("{folder}/a.toml");
+    fs::write(&file, "").unwrap();
+    let left = format!("{folder}/left.sock");
+    drop(std::os::unix::net::UnixListener::bind(&left).unwrap());
+    for (path, problem) in [
+        (file.as_str(), Some("exists and is not a socket; remove it")),
+        (&folder, Some("exists and is not a socket; remove it")),
+        (
+            "/proc/x.sock",
+            Some("no socket can be made at `/proc/x.sock`"),
+        ),
+        (&left, None),
+    ] {
+        let (code, _, err) = said(&["check", "--listen", &format!("unix:{path}")]);
+        let expected = problem.map_or(Some(0), |_| Some(2));
+        assert_eq!(code, expected, "{path}: {err}");
+        assert!(err.contains(problem.unwrap_or_default()), "{path}: {err}");
+    }
+}
+
+/// A user without rights is told that it cannot give its socket away, by the check and by the
+/// start, and that it cannot write the directory of the control socket.
+#[test]
+fn errors_of_sockets_name_the_cause() {
+    let directory = tempfile::tempdir().unwrap();
+    let closed = tempfile::tempdir().unwrap();
+    for (path, mode) in [(directory.path(), 0o777), (closed.path(), 0o555)] {
+        fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    }
+    let program = directory.path().join("respool");
+    fs::copy(RESPOOL, &program).unwrap();
+    let said = |arguments: &[&str]| {
+        let mut command = Command::new(&program);
+        command.env_clear().args(arguments);
+        if rustix::process::geteuid().is_root() {
+            command.uid(65_534).gid(65_534);
+        }
+        let output = command.output().unwrap();
+        (output.status.code(), text(&output.stderr))
+    };
+    let listen = format!("unix:{}/l.sock", directory.path().display());
+    let owner = ["--listen", &listen, "--socket-owner", "root"];
+    let (code, err) = said(&[&["check"][..], &owner].concat());
+    assert_eq!(code, Some(2), "{err}");
+    assert!(
+        err.contains("--socket-owner: `root` is not the user"),
+        "{err}"
+    );
+    let group = ["--listen", &listen, "--socket-group", "0"];
+    let (code, err) = said(&[&["check"][..], &group].concat());
+    assert_eq!(code, Some(2), "{err}");
+    assert!(
+        err.contains("--socket-group: `0` has not the user"),
+        "{err}"
+    );
+    let (code, err) = said(&[&["serve"][..], &owner].concat());
+    assert_eq!(code, Some(1), "{err}");
+    assert!(err.contains("only root may give a socket"), "{err}");
+    let control = format!("{}/c.sock", closed.path().display());
+    let (code, err) = said(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--control-socket",
+        &control,
+    ]);
+    assert_eq!(code, Some(1), "{err}");
+    assert!(
+        err.contains("must be allowed to write the directory"),
+        "{err}"
+    );
+    assert!(!err.contains("seccomp"), "{err}");
+}
+
 #[test]
 fn check_shows_every_pool_with_its_problems() {
     let directory = tempfile::tempdir().unwrap();
@@ -315,12 +438,15 @@ fn check_shows_every_pool_with_its_problems() {
     let file = path.to_str().unwrap();
     let pools = "[pool.a]\nlisten = '127.0.0.1:1'\nbackend = 'redis://:SECRET@h:1'\n\
                  [pool.b]\nlisten = ['127.0.0.1:2', 'unix:/b']\nbackend = 'redis-cluster://h:2'\n";
-    fs::write(&path, format!("threads = 3\n{pools}")).unwrap();
+    // Without the warnings about a socket for all and about a password without TLS.
+    let own = pools.replace("@h:1", "@127.0.0.1:3");
+    let content = format!("threads = 3\nsocket-mode = '0600'\n{own}");
+    fs::write(&path, content).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
     let (code, out, err) = said(&["check", file]);
     assert_eq!((code, err.as_str()), (Some(0), ""));
-    let summary = "good: pool a: listen 127.0.0.1:1, backend redis://h:1/0; pool b: listen 127.0.0.1:2, \
-                   unix:/b, backend redis-cluster://h:2/0; 3 workers; no password\n";
+    let summary = "good: pool a: listen 127.0.0.1:1, backend redis://127.0.0.1:3/0; pool b: listen \
+                   127.0.0.1:2, unix:/b, backend redis-cluster://h:2/0; 3 workers; no password\n";
     assert_eq!(out, summary);
     // The printed file has the same settings.
     let (code, printed, _) = said(&["check", "--print", file]);

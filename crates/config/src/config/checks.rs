@@ -10,6 +10,7 @@ use respool_protocol::hashing::SERVERS_MAX;
 
 use super::resolve::Resolved;
 use super::{Backend, PoolConfig};
+use crate::account::Account;
 use crate::backend::{BackendServers, BackendUrl};
 use crate::pools::{NamedPool, PREFIXES_MAX, PrefixRule, pool_problem};
 use crate::problem::{ConfigPlace, Problem};
@@ -208,8 +209,50 @@ impl Resolved {
             let option = (None, name, self.place(name));
             Some((option, path?))
         });
+        let mut is_used = false;
         for (option, path) in listeners.chain(of_process) {
+            is_used |= option.1 != "control-socket";
             check_socket_file(option, path, problems, warnings);
+        }
+        if is_used {
+            self.check_socket_owner(problems);
+        }
+    }
+
+    /// Checks that this process may give its sockets to the configured owner and group.
+    fn check_socket_owner(&self, problems: &mut Vec<Problem>) {
+        if may_change_owners() {
+            return;
+        }
+        let values = &self.values;
+        let mut problem = |name, account: &Account, what: &str| {
+            let what = format!(
+                "`{}` {what}: run respool (and `respool check`) as that user or as root, or leave \
+                 this out",
+                account.name
+            );
+            problems.push(Problem::of_option(name, self.place(name), what));
+        };
+        let user = rustix::process::geteuid().as_raw();
+        if let Some(owner) = values
+            .socket_owner
+            .as_ref()
+            .filter(|owner| owner.id != user)
+        {
+            let what = "is not the user of this process, and only root may give a socket away";
+            problem("socket-owner", owner, what);
+        }
+        let own = rustix::process::getegid().as_raw();
+        let groups = rustix::process::getgroups().unwrap_or_default();
+        let is_own = |id| id == own || groups.iter().any(|group| group.as_raw() == id);
+        if let Some(group) = values
+            .socket_group
+            .as_ref()
+            .filter(|group| !is_own(group.id))
+        {
+            let what = "has not the user of this process among its members, and only root may give \
+                        a socket to such a group";
+            problem("socket-group", group, what);
         }
     }
 
@@ -399,7 +442,8 @@ fn check_socket_file(
     problems: &mut Vec<Problem>,
     warnings: &mut Vec<String>,
 ) {
-    let Err(error) = respool_driver::check_socket_directory(path) else {
+    let checked = respool_driver::check_socket_directory(path);
+    let Err(error) = checked.and_then(|()| respool_driver::check_socket_path(path)) else {
         return;
     };
     let shown = path.display();
@@ -414,6 +458,7 @@ fn check_socket_file(
             return;
         }
         ErrorKind::NotFound => "make its directory first, or choose another path",
+        ErrorKind::AlreadyExists => "remove it, or choose another path",
         ErrorKind::PermissionDenied => {
             "the user that respool runs as must be allowed to write the directory, and \
              `respool check` is to be run as that user"
@@ -426,6 +471,19 @@ fn check_socket_file(
         let what = format!("no socket can be made at `{shown}`: {error}; {remedy}");
         problems.push(pool_problem(pool, name, place, what));
     }
+}
+
+/// Whether this process may give files to other users: it has the capability CAP_CHOWN, the first
+/// bit of the capabilities in effect.
+fn may_change_owners() -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mut lines = status.lines();
+    let effective = lines.find_map(|line| line.strip_prefix("CapEff:"));
+    let effective = effective.and_then(|bits| u64::from_str_radix(bits.trim(), 16).ok());
+    effective.map_or_else(
+        || rustix::process::geteuid().is_root(),
+        |bits| bits & 1 != 0,
+    )
 }
 
 /// Whether a connection to `server` arrives at `listener`.

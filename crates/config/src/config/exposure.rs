@@ -1,5 +1,8 @@
 //! Warnings about peers that could read or use more than the operator may know.
 
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
 use respool_driver::tls::ClientAuth;
 use respool_engine::settings::Address;
 
@@ -9,8 +12,10 @@ use super::tls::urls;
 use crate::address::ListenAt;
 
 impl Resolved {
-    /// Warnings about listeners that other machines reach without a password or without TLS, about
-    /// metrics that they can read, and about servers whose certificates are not checked.
+    /// Warnings about listeners that other machines reach without a password or without TLS, and
+    /// about sockets that every user of this machine reaches without a password. Also about
+    /// passwords for servers that can be read on the way, metrics that other machines can read, and
+    /// servers whose certificates are not checked.
     pub(super) fn exposure(&self, pools: &[PoolConfig], is_open: bool) -> Vec<String> {
         let listeners = || pools.iter().flat_map(|pool| &pool.listen);
         let exposed = || listeners().filter(|at| is_exposed(&at.address));
@@ -28,6 +33,24 @@ impl Resolved {
                 "clients of {plain} use no TLS, so passwords and data can be read on the way: use \
                  --tls-listen in place of --listen, or listen on 127.0.0.1"
             ));
+        }
+        let sockets =
+            listeners().filter(|at| is_open && !asks(at) && self.is_for_all_users(&at.address));
+        if let Some(open) = shown(sockets) {
+            warnings.push(format!(
+                "every user of this machine may use the server by {open}: set a password, or \
+                 --socket-mode 0660 and --socket-group"
+            ));
+        }
+        for url in pools.iter().flat_map(urls) {
+            let mut exposed = url.addresses().into_iter();
+            let exposed = exposed.find(|address| is_exposed(address));
+            if let Some(server) = exposed.filter(|_| !url.tls && url.password.is_some()) {
+                warnings.push(format!(
+                    "the password for {server} is sent without TLS, so it can be read on the way: \
+                     write rediss in place of redis in its URL"
+                ));
+            }
         }
         let pages = self.values.metrics_listen.as_ref();
         if let Some(pages) = pages.filter(|address| is_exposed(address)) {
@@ -56,6 +79,23 @@ impl Resolved {
         }
         warnings
     }
+
+    /// Whether every user of this machine may connect to the address, a socket in the file system.
+    fn is_for_all_users(&self, address: &Address) -> bool {
+        let Address::Unix(path) = address else {
+            return false;
+        };
+        self.values.socket_mode & 0o002 != 0 && path.parent().is_some_and(is_for_all)
+    }
+}
+
+/// Whether every user of this machine may enter the directory. One that does not exist is made at
+/// the start, as systemd makes those in /run.
+fn is_for_all(directory: &Path) -> bool {
+    let directory = std::path::absolute(directory).unwrap_or_else(|_| directory.to_owned());
+    directory.ancestors().all(|part| {
+        std::fs::metadata(part).map_or(true, |meta| meta.permissions().mode() & 0o001 != 0)
+    })
 }
 
 /// Whether other machines may reach the address.
