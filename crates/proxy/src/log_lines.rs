@@ -6,7 +6,9 @@
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
+use std::mem::take;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -14,6 +16,7 @@ use std::time::{Duration, Instant};
 use respool_config::plain::plain_line;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use tracing::warn;
 use tracing_subscriber::fmt::MakeWriter;
 
 /// The most bytes of waiting lines. At it, the oldest lines are dropped and counted.
@@ -24,6 +27,15 @@ const STALLED_MAX: Duration = Duration::from_secs(1);
 
 /// The longest wait at the end of the process for a slow standard error.
 const FINISH_MAX: Duration = Duration::from_secs(5);
+
+/// The lines that were lost since the start of the process.
+static LINES_LOST: AtomicU64 = AtomicU64::new(0);
+
+/// The lines that were lost since the start of the process, because standard error was read too
+/// slowly or refused them.
+pub(crate) fn lines_lost() -> u64 {
+    LINES_LOST.load(Ordering::Relaxed)
+}
 
 /// Called by the writing thread between lines. Returns when to call it next, at the latest.
 pub(crate) type Tick = Box<dyn Fn(Instant) -> Option<Instant> + Send>;
@@ -46,8 +58,12 @@ struct Queue {
     lines: VecDeque<Vec<u8>>,
     /// Bytes of the lines.
     bytes: usize,
-    /// Lines that were dropped and not yet reported.
+    /// Lines that a full queue dropped and that are not yet reported.
     dropped: u64,
+    /// Lines that standard error refused and that are not yet reported.
+    refused: u64,
+    /// The error of the last one.
+    refusal: Option<Errno>,
     /// Whether the thread is writing a line.
     is_writing: bool,
     /// Bytes written since the start.
@@ -58,14 +74,19 @@ impl Queue {
     fn push(&mut self, line: &[u8]) {
         while self.bytes + line.len() > QUEUE_BYTES_MAX {
             let Some(oldest) = self.lines.pop_front() else {
-                self.dropped += 1;
+                self.drop_line();
                 return;
             };
             self.bytes -= oldest.len();
-            self.dropped += 1;
+            self.drop_line();
         }
         self.bytes += line.len();
         self.lines.push_back(line.to_vec());
+    }
+
+    fn drop_line(&mut self) {
+        self.dropped += 1;
+        LINES_LOST.fetch_add(1, Ordering::Relaxed);
     }
 
     fn pop(&mut self) -> Option<Vec<u8>> {
@@ -134,29 +155,26 @@ impl LogLines {
             let Some(line) = queue.pop() else { continue };
             queue.is_writing = true;
             drop(queue);
-            let is_written = self.write(&line);
+            let written = self.write(&line);
             let mut queue = self.lock();
             queue.is_writing = false;
-            let dropped = match is_written {
-                true => std::mem::take(&mut queue.dropped),
-                false => {
-                    queue.dropped += 1;
-                    0
-                }
-            };
-            drop(queue);
-            if dropped > 0 {
-                tracing::warn!(
-                    count = dropped,
-                    "log lines were dropped: standard error was read too slowly"
-                );
+            if let Err(error) = written {
+                queue.refused += 1;
+                queue.refusal = Some(error);
+                LINES_LOST.fetch_add(1, Ordering::Relaxed);
+                drop(queue);
+            } else {
+                let (dropped, refused) = (take(&mut queue.dropped), take(&mut queue.refused));
+                let refusal = queue.refusal.take();
+                drop(queue);
+                say_lost(dropped, refused, refusal);
             }
             self.0.written.notify_all();
         }
     }
 
-    /// Whether standard error took all of it.
-    fn write(&self, mut line: &[u8]) -> bool {
+    /// `Err`: standard error did not take all of it.
+    fn write(&self, mut line: &[u8]) -> Result<(), Errno> {
         let errors = io::stderr();
         while !line.is_empty() {
             // Without the lock of `Stderr`, which another thread may hold in its panic.
@@ -175,10 +193,27 @@ impl LogLines {
                     };
                     let _ = poll(&mut fds, Some(&second));
                 }
-                Err(_) => return false,
+                Err(error) => return Err(error),
             }
         }
-        true
+        Ok(())
+    }
+}
+
+/// Logs how many lines were lost since the last such line, and why.
+fn say_lost(dropped: u64, refused: u64, refusal: Option<Errno>) {
+    if dropped > 0 {
+        warn!(
+            count = dropped,
+            "log lines were dropped: standard error was read too slowly"
+        );
+    }
+    if let Some(error) = refusal {
+        let error = io::Error::from(error);
+        warn!(
+            count = refused,
+            "log lines were dropped: standard error took none: {error}"
+        );
     }
 }
 

@@ -1024,6 +1024,58 @@ fn log_flood_is_bounded_and_counted() {
     assert_eq!(field(left_out, "count"), (clients - 5).to_string());
 }
 
+/// Lines that standard error refuses are counted, and the log names the reason once it can be
+/// written again.
+#[test]
+fn refused_log_lines_are_counted_with_the_reason() {
+    let directory = tempfile::tempdir().unwrap();
+    let (path, pages) = (directory.path().join("log"), directory.path().join("pages"));
+    let log = fs::File::create(&path).unwrap();
+    let pages_at = format!("unix:{}", pages.display());
+    let mut command = respool();
+    command
+        .stderr(log)
+        .args(["serve", "--listen", "127.0.0.1:0"]);
+    command.args([
+        "--backend",
+        "redis://127.0.0.1:1",
+        "--metrics-listen",
+        &pages_at,
+    ]);
+    let mut child = command.spawn().unwrap();
+    let has = |part: &str| fs::read_to_string(&path).unwrap().contains(part);
+    wait_until("respool is ready", || has("ready"));
+    let pid = Pid::from_child(&child);
+    let limit = |current| {
+        let limit = rustix::process::Rlimit {
+            current,
+            maximum: None,
+        };
+        rustix::process::prlimit(Some(pid), rustix::process::Resource::Fsize, limit).unwrap();
+    };
+    let lost = || {
+        let mut stream = UnixStream::connect(&pages).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.0\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        let mut lines = page.lines();
+        let count = lines.find_map(|line| line.strip_prefix("respool_log_lines_lost_total "));
+        count.unwrap_or_else(|| panic!("{page}")).to_owned()
+    };
+    assert_eq!(lost(), "0.0");
+    limit(Some(1));
+    signal(child.id(), Signal::USR1);
+    wait_until("the lost line is counted", || lost() != "0.0");
+    limit(None);
+    signal(child.id(), Signal::USR2);
+    wait_until("the log names the reason", || {
+        has("standard error took none: File too large")
+    });
+    assert!(!has("read too slowly"));
+    signal(child.id(), Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 /// Fills the pipe that `writer` leads to, for as long as it can be written.
 fn fill(mut writer: io::PipeWriter) {
     let written = Arc::new(AtomicUsize::new(0));

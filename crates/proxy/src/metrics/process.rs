@@ -5,6 +5,8 @@ use std::fs;
 use rustix::param::{clock_ticks_per_second, page_size};
 use rustix::process::{Resource, getrlimit};
 
+use crate::log_lines::lines_lost;
+
 /// Figures of this process. `None`: the system does not tell.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct ProcessFigures {
@@ -22,6 +24,8 @@ pub(crate) struct ProcessFigures {
     pub(crate) virtual_bytes: Option<f64>,
     /// The start, seconds since 1970.
     pub(crate) started_s: Option<f64>,
+    /// Log lines that were lost since the start.
+    pub(crate) log_lines_lost: Option<f64>,
 }
 
 impl ProcessFigures {
@@ -43,6 +47,7 @@ impl ProcessFigures {
             resident_bytes,
             virtual_bytes,
             started_s: Some(started_s),
+            log_lines_lost: Some(lines_lost() as f64),
         }
     }
 }

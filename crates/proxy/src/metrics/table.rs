@@ -355,6 +355,13 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
             |process| process.started_s,
         )
     },
+    process(
+        "respool_log_lines_lost",
+        (MetricKind::Counter, ""),
+        "Log lines that were lost: standard error refused them (a full disk), or was read too \
+         slowly.",
+        |process| process.log_lines_lost,
+    ),
     // Reloads of the configuration.
     reload(
         "respool_config_reloads_applied",
@@ -569,10 +576,14 @@ pub(crate) static FAMILIES: &[MetricFamily] = &[
         ],
     ),
     counter("respool_sessions_closed", "sessions_closed_by_us"),
-    counter(
-        "respool_sessions_closed_unauthenticated",
-        "sessions_closed_unauthenticated",
-    ),
+    MetricFamily {
+        help: "Sessions that respool closed before they authenticated: too late, or because memory \
+               was short. `respool_sessions_closed_total` counts them, too.",
+        ..counter(
+            "respool_sessions_closed_unauthenticated",
+            "sessions_closed_unauthenticated",
+        )
+    },
     gauge("respool_tls_sessions", "tls_sessions"),
     gauge("respool_tls_handshaking", "tls_handshaking"),
     counter("respool_tls_handshakes", "tls_handshakes"),
@@ -883,6 +894,19 @@ mod tests {
             let help = family.text();
             assert!(help.ends_with('.'), "{name}: {help}");
             assert!(!help.contains(['\n', '"', '\\']), "{name}: {help}");
+        }
+    }
+
+    /// A help text names other facts as metrics. Fields of INFO may have other names.
+    #[test]
+    fn help_names_metrics_that_exist() {
+        let names: BTreeSet<String> = FAMILIES.iter().map(MetricFamily::full_name).collect();
+        for family in FAMILIES {
+            let text = family.text();
+            let words = text.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+            for word in words.filter(|word| word.starts_with("respool_")) {
+                assert!(names.contains(word), "{}: {word}", family.full_name());
+            }
         }
     }
 }
