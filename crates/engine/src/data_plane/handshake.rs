@@ -273,6 +273,12 @@ impl Handshake {
                 Err(_) if self.got.is_empty() && rest.starts_with(TLS_ALERT) => {
                     return HandshakeReply::Broken(SPEAKS_TLS.to_owned());
                 }
+                Err(_) if self.got.is_empty() && rest.starts_with(b"HTTP/") => {
+                    return HandshakeReply::Broken(SPEAKS_HTTP.to_owned());
+                }
+                Err(error) if self.got.is_empty() => {
+                    return HandshakeReply::Broken(format!("{error}{NOT_REDIS}"));
+                }
                 Err(error) => return HandshakeReply::Broken(error.to_string()),
             };
             self.got.extend_from_slice(rest.get(..len).unwrap_or(rest));
@@ -372,6 +378,14 @@ const TLS_ALERT: &[u8] = &[0x15, 3];
 const SPEAKS_TLS: &str =
     "the server speaks TLS at this port: write rediss in place of redis in its URL";
 
+/// The reason of a link to a server that answered with HTTP.
+const SPEAKS_HTTP: &str =
+    "the server speaks HTTP at this port, and not the protocol of Redis: check the port in its URL";
+
+/// The remedy behind an error in the first reply of a server.
+const NOT_REDIS: &str =
+    ": it may not speak the protocol of Redis at this port, so check the port in its URL";
+
 /// The error of a server that is no node of a Cluster, to a command for nodes alone.
 pub(crate) const NO_CLUSTER: &[u8] = b"ERR This instance has cluster support disabled";
 
@@ -430,15 +444,18 @@ mod tests {
         );
     }
 
-    /// An alert of TLS is known, and other bytes are a wrong reply.
+    /// An alert of TLS and an answer of HTTP are known, and other bytes are a wrong reply.
     #[test]
-    fn alert_of_tls_is_named() {
+    fn other_protocol_is_named() {
         let broken_by = |bytes: &[u8]| match Handshake::of_probe().read(bytes, &mut None, &mut 0) {
             HandshakeReply::Broken(reason) => reason,
             other => panic!("{other:?}"),
         };
         assert_eq!(broken_by(&[0x15, 3, 3, 0, 2, 2, 70]), SPEAKS_TLS);
         assert_ne!(broken_by(&[0x15, 4]), SPEAKS_TLS);
+        assert_eq!(broken_by(b"HTTP/1.1 400 Bad Request\r\n"), SPEAKS_HTTP);
+        let other = "no reply starts with byte 0x53: it may not speak the protocol of Redis";
+        assert!(broken_by(b"SSH-2.0-x\r\n").starts_with(other));
     }
 
     /// A server is taken for a plain one only if it refuses CLUSTER INFO in the words of one. A
