@@ -124,7 +124,9 @@ pub(crate) fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<Inv
 fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
     let mut given = ConfigArguments::default();
     let (mut print, mut check) = (false, false);
+    let mut switch_given = None;
     loop {
+        let switch_before = switch_given.take();
         let what = match parser.next() {
             Ok(None) => break,
             Ok(Some(Arg::Short('h'))) => return Invocation::Help { topic, long: false },
@@ -143,7 +145,10 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
                 Err(_) => Some("--config: needs a value: --config FILE".into()),
             },
             Ok(Some(Arg::Long(name))) => match find_by_any_name(name) {
-                Some((option, name)) => given.add(option, name, &mut parser),
+                Some((option, name)) => {
+                    switch_given = is_switch(option, name).then_some(name);
+                    given.add(option, name, &mut parser)
+                }
                 None => {
                     let names = OPTIONS.iter().map(|option| option.name).chain(FLAGS);
                     let text = unknown("option", &format!("--{name}"), names);
@@ -155,12 +160,13 @@ fn configured(mut parser: Parser, topic: HelpTopic) -> Invocation {
                 "unknown option `-{letter}`: `respool serve --help` lists them"
             )),
             Ok(Some(Arg::Value(file))) if topic != HelpTopic::Serve => match file.into_string() {
-                Ok(file) => given.set_file(file),
+                Ok(file) => value_of_switch(&file, switch_before).or_else(|| given.set_file(file)),
                 Err(_) => Some("the name of the file is not UTF-8".into()),
             },
             Ok(Some(Arg::Value(text))) => {
                 let text = text.to_string_lossy();
-                Some(unexpected_url(&text).unwrap_or_else(|| {
+                let told = value_of_switch(&text, switch_before).or_else(|| unexpected_url(&text));
+                Some(told.unwrap_or_else(|| {
                     let text = shown(&text);
                     format!("unexpected `{text}`: a configuration file is given by --config FILE")
                 }))
@@ -203,9 +209,7 @@ impl ConfigArguments {
         name: &'static str,
         parser: &mut Parser,
     ) -> Option<String> {
-        let is_switch =
-            matches!(option.kind, OptionKind::Switch(_)) || switch_values(name).is_some();
-        let value = match is_switch {
+        let value = match is_switch(option, name) {
             true => match parser.optional_value() {
                 Some(value) => Ok(value),
                 None => match next_if_switch(parser) {
@@ -288,6 +292,23 @@ fn unexpected_url(text: &str) -> Option<String> {
     text.contains("://").then(|| {
         let text = shown(text);
         format!("unexpected `{text}`: a server is given by --backend URL")
+    })
+}
+
+/// Whether the option needs no value.
+fn is_switch(option: &Opt, name: &str) -> bool {
+    matches!(option.kind, OptionKind::Switch(_)) || switch_values(name).is_some()
+}
+
+/// The problem of a word right behind a switch, if it cannot be meant as the name of a file.
+fn value_of_switch(text: &str, switch: Option<&str>) -> Option<String> {
+    let name = switch?;
+    let is_word = text.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    (is_word && !std::fs::exists(text).unwrap_or(true)).then(|| {
+        format!(
+            "--{name}: `{text}` behind it is no file, and a value stands behind an equals sign: \
+             --{name}=true or --{name}=false"
+        )
     })
 }
 
