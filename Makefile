@@ -121,11 +121,17 @@ python-binding: python-library ## Run the tests of the Python binding before rea
 
 # The library of the jar is without the debug information of the tests: that is 49 MB.
 .PHONY: java
-java: programs ## Build the Java binding and run its tests; JAVA=/usr/lib/jvm/NAME for another Java than that of Maven
+java: programs ## Build the Java binding, and run its tests and those of its sample with Spring; JAVA=/usr/lib/jvm/NAME for another Java than that of Maven
 	mkdir -p bindings/java/target/libraries/linux-$$(uname -m)
 	objcopy --strip-debug $(TARGET)/quick/deps/librespool.so \
 	    bindings/java/target/libraries/linux-$$(uname -m)/librespool.so
-	cd bindings/java && mvn -q -B verify $(if $(JAVA),-Dtest.jvm=$(JAVA)/bin/java)
+	cd bindings/java && pom=with-samples.xml && \
+	    if ! mvn -q -B -f spring-sample validate; then \
+	        echo "java: Maven cannot fetch Spring, so its sample is not tried"; \
+	        [ -z "$$CI" ] || exit 1; \
+	        pom=pom.xml; \
+	    fi && \
+	    mvn -q -B -f $$pom verify $(if $(JAVA),-Dtest.jvm=$(JAVA)/bin/java -Djvm=$(JAVA)/bin/java)
 
 # `make test` does not run this: some attacks take a minute to show their effect.
 .PHONY: hostile
