@@ -276,7 +276,10 @@ final class StreamSocket extends Socket {
       if (code == Native.FULL) {
         throw new IOException("over 512 MiB of replies wait to be read");
       }
-      if (code < 0) {
+      // To a session that has ended, the bytes are dropped, as by a system that does not know yet
+      // that the other side is gone. The read of the reply tells the end, and marks the connection
+      // as broken. After a failed write Jedis would not mark it, and would fail to close it.
+      if (code < 0 && isClosed) {
         throw ended();
       }
     }

@@ -17,12 +17,14 @@ import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
 import redis.clients.jedis.AbstractTransaction;
 import redis.clients.jedis.CommandObjects;
+import redis.clients.jedis.Jedis;
 import redis.clients.jedis.Pipeline;
 import redis.clients.jedis.Protocol;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.exceptions.JedisConnectionException;
 import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.params.ClientKillParams;
 
 /** The outcome of requests without a reply. */
 @Timeout(60)
@@ -236,7 +238,8 @@ class OutcomeTest {
       pipeline.set("k", "v");
       var error = assertThrows(UnknownOutcomeException.class, pipeline::sync);
       assertTrue(error.getMessage().contains("closed"), error.getMessage());
-      assertThrows(UnknownOutcomeException.class, pipeline::close);
+      // Its connection is broken for Jedis.
+      assertThrows(JedisConnectionException.class, pipeline::close);
       assertFalse(jedis.exists("k"));
       // The next pipeline has another session, also if one of the pool has ended.
       Object idle = idOfPipeline(jedis);
@@ -250,6 +253,23 @@ class OutcomeTest {
       var id = pipeline.sendCommand(Protocol.Command.CLIENT, "ID");
       pipeline.sync();
       return id.get();
+    }
+  }
+
+  /** A pool of Jedis keeps no such connection, and closing it is no error. */
+  @Test
+  void killedSessionIsBrokenAndCloses() {
+    try (Respool respool = Respool.open(server.url());
+        Jedis other = new Jedis(respool.sockets(), respool.config())) {
+      Jedis killed = new Jedis(respool.sockets(), respool.config());
+      assertEquals("PONG", killed.ping());
+      String id = "" + killed.clientId();
+      assertEquals(1, other.clientKill(ClientKillParams.clientKillParams().id(id)));
+      assertThrows(JedisConnectionException.class, killed::ping);
+      assertTrue(killed.isBroken());
+      assertThrows(JedisConnectionException.class, killed::ping);
+      killed.close();
+      assertEquals("PONG", other.ping());
     }
   }
 }
