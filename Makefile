@@ -120,11 +120,14 @@ python-binding: python-library ## Run the tests of the Python binding before rea
 	$(VENV)/bin/python -B -m unittest discover --verbose --start-directory bindings/python/tests
 
 # The library of the jar is without the debug information of the tests: that is 49 MB.
-.PHONY: java
-java: programs ## Build the Java binding, and run its tests and those of its sample with Spring; JAVA=/usr/lib/jvm/NAME for another Java than that of Maven
+.PHONY: java-library
+java-library: programs ## Put the native library into the folder of the Java binding
 	mkdir -p bindings/java/target/libraries/linux-$$(uname -m)
 	objcopy --strip-debug $(TARGET)/quick/deps/librespool.so \
 	    bindings/java/target/libraries/linux-$$(uname -m)/librespool.so
+
+.PHONY: java
+java: java-library ## Build the Java binding, and run its tests and those of its sample with Spring; JAVA=/usr/lib/jvm/NAME for another Java than that of Maven
 	cd bindings/java && pom=with-samples.xml && \
 	    if ! mvn -q -B -f spring-sample validate; then \
 	        echo "java: Maven cannot fetch Spring, so its sample is not tried"; \
@@ -132,6 +135,13 @@ java: programs ## Build the Java binding, and run its tests and those of its sam
 	        pom=pom.xml; \
 	    fi && \
 	    mvn -q -B -f $$pom verify $(if $(JAVA),-Dtest.jvm=$(JAVA)/bin/java -Djvm=$(JAVA)/bin/java)
+
+# `make test` does not run this: it clones Jedis, and compiles it.
+.PHONY: java-jedis
+java-jedis: java-library ## Run Jedis' own tests with plain Jedis and with the Java binding, and compare test by test
+	cd bindings/java && mvn -q -B package -DskipTests
+	$(VENV)/bin/python -B -m unittest discover --start-directory conformance/tests
+	conformance/run --profile jedis --out $(or $(OUT),conformance/.cache/jedis-out)
 
 # `make test` does not run this: some attacks take a minute to show their effect.
 .PHONY: hostile
