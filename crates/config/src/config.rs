@@ -122,6 +122,18 @@ pub struct WrongConfig {
 }
 
 impl Config {
+    /// Keeps valid certificates in use in place of new ones that are not valid now. Returns a text
+    /// for each. Warnings about the new ones do not hold then.
+    pub fn keep_valid_certificates(&mut self, in_use: &TlsFiles) -> Vec<String> {
+        let now = SystemTime::now();
+        let of_new = self.tls_files.warnings(now);
+        let kept = self.tls_files.keep_valid(in_use);
+        let of_kept = self.tls_files.warnings(now);
+        let holds = |text: &String| !of_new.contains(text) || of_kept.contains(text);
+        self.warnings.retain(holds);
+        kept
+    }
+
     /// Checks the values of all layers and makes a configuration of them. Returns the values with
     /// their places, too, for `check --print` and for reloads.
     ///

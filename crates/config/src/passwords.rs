@@ -42,6 +42,9 @@ const COMMAND_PAUSE: Duration = Duration::from_secs(1);
 /// The time between two looks at a file.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
+/// The time after which a file with new content is looked at once more.
+const SETTLE: Duration = Duration::from_secs(1);
+
 /// The longest time between two attempts of a command that fails.
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
@@ -75,8 +78,11 @@ struct RenewablePassword {
     trouble: Option<String>,
     /// The times of a command.
     schedule: CommandSchedule,
-    /// When the file is looked at next; `None`: it is a pipe or a command.
+    /// When the file is looked at next; `None`: it is a pipe or a command, or respool's clients
+    /// have the password.
     next_look: Option<Instant>,
+    /// What the last look at the file found, if it was new.
+    seen: Option<Result<String, String>>,
 }
 
 impl fmt::Debug for RenewablePassword {
@@ -278,7 +284,6 @@ impl RenewablePasswords {
                         printed
                     }
                 };
-                let is_looked_at = matches!(origin, PasswordOrigin::File(_)) && !is_pipe;
                 self.0.push(RenewablePassword {
                     password: printed.password,
                     origin: origin.clone(),
@@ -287,13 +292,33 @@ impl RenewablePasswords {
                     is_used: true,
                     trouble: None,
                     schedule,
-                    next_look: is_looked_at.then(|| Instant::now() + LOOK_EVERY),
+                    next_look: None,
+                    seen: None,
                 });
                 self.0.len() - 1
             }
         };
         let source = PasswordSource(index as u16);
         Ok((self.0[index].password.clone(), source))
+    }
+
+    /// As [`RenewablePasswords::read`], for a password that servers or Sentinels ask for: a file is
+    /// looked at from now on. Clients get a new password of their own by a reload alone.
+    ///
+    /// # Errors
+    /// Returns why the origin has no password.
+    pub(crate) fn read_for_servers(
+        &mut self,
+        option: &str,
+        origin: &PasswordOrigin,
+    ) -> Result<(String, PasswordSource), String> {
+        let read = self.read(option, origin)?;
+        let one = &mut self.0[usize::from(read.1.0)];
+        if matches!(origin, PasswordOrigin::File(_)) && !one.is_pipe {
+            one.next_look
+                .get_or_insert_with(|| Instant::now() + LOOK_EVERY);
+        }
+        Ok(read)
     }
 
     /// Warnings about files that other users of the machine may read.
@@ -506,7 +531,7 @@ fn read_again(
         let is_refused = refused.contains(&index);
         let starts = one.is_used
             && match one.origin {
-                PasswordOrigin::File(_) => one.look_starts(is_refused, now),
+                PasswordOrigin::File(_) => (is_refused && !one.is_pipe) || one.is_look_due(now),
                 PasswordOrigin::Command(_) => one.schedule.starts(is_refused, is_refused, now),
             };
         if !starts {
@@ -516,6 +541,9 @@ fn read_again(
             PasswordOrigin::File(path) => OriginRead::of_file(path),
             PasswordOrigin::Command(command) => one.schedule.run(command),
         };
+        if one.next_look.is_some() && !one.settles(&run.result, is_refused, now) {
+            continue;
+        }
         match run.result {
             Ok(printed) => {
                 if one.handle_password(printed, run.ended_at) {
@@ -527,9 +555,8 @@ fn read_again(
                     one.log_new();
                 }
             }
-            // A file that is being written has no password for a moment. If a server refuses the
+
             // one from before, it counts.
-            Err(_) if one.next_look.is_some() && !is_refused => {}
             Err(what) => {
                 match one.origin {
                     PasswordOrigin::File(_) => failures.files += 1,
@@ -542,16 +569,38 @@ fn read_again(
 }
 
 impl RenewablePassword {
-    /// Whether the file is read now: a server refuses its password, or a look is due.
-    fn look_starts(&mut self, is_refused: bool, now: Instant) -> bool {
-        let Some(next_look) = self.next_look else {
-            return false;
+    fn is_look_due(&self, now: Instant) -> bool {
+        self.next_look.is_some_and(|at| at <= now)
+    }
+
+    /// Whether the result of a look counts now. A file that is being written has another password,
+    /// or none, for a moment: only what two looks find counts, or what follows a refusal. A failure
+    /// that was told already does not count again.
+    fn settles(
+        &mut self,
+        result: &Result<PrintedPassword, String>,
+        is_refused: bool,
+        now: Instant,
+    ) -> bool {
+        let found = match result {
+            Ok(printed) => Ok(printed.password.clone()),
+            Err(what) => Err(what.clone()),
         };
-        let starts = is_refused || next_look <= now;
-        if starts {
-            self.next_look = Some(now + LOOK_EVERY);
+        self.next_look = Some(now + LOOK_EVERY);
+        let is_told = self.trouble.is_some() && self.trouble.as_ref() == found.as_ref().err();
+        if is_refused || found.as_ref() == Ok(&self.password) {
+            self.seen = None;
+            return true;
         }
-        starts
+        if is_told {
+            return false;
+        }
+        let is_settled = self.seen.as_ref() == Some(&found);
+        self.seen = (!is_settled).then_some(found);
+        if !is_settled {
+            self.next_look = Some(now + SETTLE);
+        }
+        is_settled
     }
 
     /// Reads it again for a reload, in which this option names it first. A pipe keeps its password.
@@ -782,22 +831,37 @@ mod tests {
         assert_eq!(new_passwords(&mut files, &[0, 1]), []);
     }
 
-    /// A file is looked at every few seconds. A look at a file without a password counts nothing:
-    /// it may be in the middle of a change.
+    /// A file is looked at every few seconds. Only what two looks find counts: the file may be in
+    /// the middle of a change.
     #[test]
     fn file_is_looked_at_while_no_server_refuses() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("password");
         std::fs::write(&path, "one").unwrap();
         let mut files = RenewablePasswords::default();
-        files
-            .read("x", &PasswordOrigin::File(path.clone()))
-            .unwrap();
+        let origin = PasswordOrigin::File(path.clone());
+        files.read("x", &origin).unwrap();
+        assert_eq!(
+            files.next_due(),
+            None,
+            "the clients' password waits for a reload"
+        );
+        files.read_for_servers("x", &origin).unwrap();
         let is_later = |due: Option<Instant>| due.is_some_and(|due| due > Instant::now());
         std::fs::write(&path, "two").unwrap();
         assert!(is_later(files.next_due()));
         assert_eq!(new_passwords(&mut files, &[]), []);
-        for (content, new) in [("two", Some("two")), ("", None), ("three", Some("three"))] {
+        for (content, new, failed) in [
+            ("two", None, 0),
+            ("two", Some("two"), 0),
+            ("thr", None, 0),
+            ("three", None, 0),
+            ("three", Some("three"), 0),
+            ("", None, 0),
+            ("", None, 1),
+            ("", None, 0),
+            ("three", None, 0),
+        ] {
             std::fs::write(&path, content).unwrap();
             files.0[0].next_look = Some(Instant::now());
             let mut failures = RenewalFailures::default();
@@ -805,8 +869,8 @@ mod tests {
             read_again(&mut files, &BTreeSet::new(), &mut failures, |_, new| {
                 told.push(new.password.to_owned());
             });
-            assert_eq!(told, Vec::from_iter(new));
-            assert_eq!(failures, RenewalFailures::default());
+            assert_eq!(told, Vec::from_iter(new), "{content:?}");
+            assert_eq!(failures.files, failed, "{content:?}");
             assert!(is_later(files.next_due()));
         }
     }

@@ -1046,8 +1046,8 @@ mod tests {
         let texts = new.keep_valid(&in_use);
         let path = test.pairs[0].cert.display();
         let expected = format!(
-            "--tls-cert: `{path}` (a.example) is not valid before 2090-01-01T00:00:00Z, and is \
-             taken then; the certificate in use stays"
+            "--tls-cert: `{path}` (a.example) is not valid before 2090-01-01T00:00:00Z: it is taken \
+             then, or when the one in use has expired; the certificate in use stays"
         );
         assert_eq!(texts, [expected]);
         test.set = new.sets.swap_remove(0);

@@ -216,7 +216,7 @@ pub(crate) struct WorkerLoop {
     tls_buffers: TlsBuffers,
     /// Memory of all connections with TLS.
     tls_memory: TlsMemory,
-    /// Counts of clients with TLS, for the engine's counters.
+    /// Counts of clients with TLS, and of clients without a session, for the engine's counters.
     counts: DriverCounts,
     /// The socket at which the last full turn stopped.
     round_robin: RoundRobin,

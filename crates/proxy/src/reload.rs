@@ -337,7 +337,7 @@ impl Reloads {
         (mut new, of_files): (Loaded, Vec<Problem>),
         mode: ReloadMode,
     ) -> Result<ReloadOutcome, Vec<Problem>> {
-        let kept = new.config.tls_files.keep_valid(&in_effect.tls);
+        let kept = new.config.keep_valid_certificates(&in_effect.tls);
         let differences = differences(&state.current, &new, in_effect);
         let mut problems = of_files;
         problems.extend(

@@ -10,6 +10,7 @@ use super::PoolConfig;
 use super::resolve::Resolved;
 use super::tls::urls;
 use crate::address::ListenAt;
+use crate::backend::BackendServers;
 
 impl Resolved {
     /// Warnings about listeners that other machines reach without a password or without TLS, and
@@ -43,6 +44,11 @@ impl Resolved {
             ));
         }
         for url in pools.iter().flat_map(urls) {
+            if matches!(url.servers, BackendServers::Sentinel(_)) {
+                // Its addresses are those of the Sentinels, and not of the servers that get the
+                // password.
+                continue;
+            }
             let mut exposed = url.addresses().into_iter();
             let exposed = exposed.find(|address| is_exposed(address));
             if let Some(server) = exposed.filter(|_| !url.tls && url.password.is_some()) {

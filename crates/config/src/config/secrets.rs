@@ -124,7 +124,7 @@ pub(super) fn with_passwords(
     let mut url = url.clone();
     if let Some(origin) = &url.origin {
         let name = option.unwrap_or_else(|| ORIGINS.name_of(origin));
-        match passwords.read(name, origin) {
+        match passwords.read_for_servers(name, origin) {
             Ok((password, source)) => {
                 url.password = Some(password);
                 url.source = Some(source);
@@ -135,7 +135,7 @@ pub(super) fn with_passwords(
     if let BackendServers::Sentinel(sentinels) = &mut url.servers
         && let Some(origin) = &sentinels.origin
     {
-        match passwords.read(SENTINEL_ORIGINS.name_of(origin), origin) {
+        match passwords.read_for_servers(SENTINEL_ORIGINS.name_of(origin), origin) {
             Ok(read) => sentinels.set_password(read),
             Err(what) => wrong(what),
         }

@@ -228,8 +228,8 @@ pub(super) const BACKEND_PASSWORD_FILE: Opt = Opt {
     },
     value: "FILE",
     brief: "A file with the password that respool sends to the server",
-    more: "A line end behind the password is not part of it.\n\nrespool reads the file again when \
-           a server refuses the password, and at a reload. New connections use the new password; \
+    more: "A line end behind the password is not part of it.\n\nrespool looks at the file every \
+           5 seconds, and reads it when a server refuses the password and at a reload. New connections use the new password; \
            open ones stay. If the file cannot be read or is empty, the earlier password stays, and \
            the log says so.",
     example: "/run/credentials/respool/backend-password",

@@ -84,8 +84,8 @@ pub(super) const RECONNECT_MAX_MS: Opt = Opt {
     }),
     value: "TIME",
     brief: "The longest pause between two attempts to connect",
-    more: "Requests fail at once while a server stays away. A server that is back is tried after \
-           this time at the latest.",
+    more: "After `outage-hold-ms` requests for a server that stays away fail at once. It is tried \
+           again after this time at the latest.",
     example: "1s",
     at_reload: AtReload::Applies,
     ..OPTION

@@ -142,7 +142,10 @@ impl CertificateFile<'_> {
         }
         (now < own.not_before).then(|| {
             let time = shown_time(own.not_before);
-            let text = format!("{subject} is not valid before {time}, and is taken then");
+            let text = format!(
+                "{subject} is not valid before {time}: it is taken then, or when the one in use \
+                 has expired"
+            );
             (text, Some(own.not_before))
         })
     }

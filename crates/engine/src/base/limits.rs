@@ -249,8 +249,8 @@ pub const REPORTS_MAX: usize = 4;
 /// have yet. At the limit: the next one is refused.
 pub const SETTINGS_PER_SESSION_MAX: usize = 16;
 
-/// The pause between two questions to a server that waits for the logins of clients: whether it
-/// still does.
+/// The pause between attempts to connect to a server that refuses links without a login, because
+/// its clients log in.
 pub const NEEDS_LOGIN_MS: u32 = 2_000;
 
 /// Links of one worker that a server has refused and that no session needs. At the limit: the

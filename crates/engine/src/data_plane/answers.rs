@@ -107,8 +107,18 @@ impl DataPlane {
         self.close_when_answered(id);
         let link = self.sessions.get(id).map(|session| session.link);
         let (server, reason) = self.last_loss(link.unwrap_or(LinkId::NONE));
-        let (server, reason) = (&server, &reason);
-        self.note_close_reason(id, Fate::NotSent, Cause::NoLink { server, reason });
+        let limit_ms = self.settings.timeouts.request_ms;
+        let cause = match self.is_past_deadline(id) {
+            true => Cause::Deadline {
+                server: &server,
+                limit_ms,
+            },
+            false => Cause::NoLink {
+                server: &server,
+                reason: &reason,
+            },
+        };
+        self.note_close_reason(id, Fate::NotSent, cause);
         Dispatched::Done
     }
 }

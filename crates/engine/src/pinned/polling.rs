@@ -9,7 +9,8 @@
 //!
 //! In a transaction a server answers a blocking command at once. So the reply is always the
 //! server's, and a consumer beyond the bound gets its element, if later than a pinned link would
-//! bring it. If the link is lost, the session is closed, as sessions on pinned links are.
+//! bring it. If the link is lost after a poll has left, the session is closed, as sessions on
+//! pinned links are.
 //!
 //! Sessions take turns: a worker sends at most [`POLLS_PER_TICK`] polls in a tick. XREAD after the
 //! last entry (`$`) is not polled, since each poll would begin at a later entry; it waits for a

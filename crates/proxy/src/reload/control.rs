@@ -288,7 +288,8 @@ fn refuse_file(file: &str, own: &str) {
         own => format!("this process reads {own}, and never another file"),
     };
     eprintln!(
-        "error: {file}: {reads}: `respool check {file}` checks a candidate; nothing was reloaded"
+        "error: {file}: {reads}: `respool check {file}` checks a candidate, and --control-socket PATH \
+         without a file reloads a process that sees its file at another path; nothing was reloaded"
     );
 }
 

@@ -481,6 +481,7 @@ fn certificate_that_expires_soon_is_a_warning() {
         assert_eq!(warnings.len(), 3);
     }
     let late = tls.warnings(end + DAY);
+    assert_eq!(late.len(), 3, "{late:?}");
     for (warning, words) in late.iter().zip([
         "(localhost) has expired at 4096-01-01T00:00:00Z: replace it, as clients refuse it",
         "(other.example) has expired at 4096-01-01T00:00:00Z: replace it, as servers refuse it",

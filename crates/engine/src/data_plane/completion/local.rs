@@ -32,7 +32,7 @@ pub(crate) enum LocalCompletion {
 }
 
 impl LocalCompletion {
-    /// Takes a reply that another reply follows. Returns whether another reply follows.
+    /// Takes a reply, if another one follows. Returns `false` for the last one.
     pub(crate) fn take_early(&mut self, reply: &[u8]) -> bool {
         match self {
             LocalCompletion::Probe(first) if first.is_none() => {

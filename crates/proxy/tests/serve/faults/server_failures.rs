@@ -946,7 +946,11 @@ fn one_connection_at_a_time_probes_a_dead_server() {
     let target = Target::direct(&any_server(), &Options::default());
     let fault_proxy = FaultProxy::start(target.server.address(), FaultMode::Pass);
     // The check would be a connection more.
-    let options = Options::with(&["--login-check-ms=0", "--outage-hold-ms=0"]);
+    let options = Options::with(&[
+        "--login-check-ms=0",
+        "--outage-hold-ms=0",
+        "--reconnect-max-ms=2s",
+    ]);
     let target = target.behind(fault_proxy.address(), &options);
     // The clients need several links: four databases, and RESP3 for half of the clients.
     let mut clients: Vec<RespClient> = (0..8).map(|_| target.client()).collect();

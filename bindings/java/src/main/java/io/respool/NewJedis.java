@@ -44,7 +44,7 @@ final class NewJedis {
     if (config != null && config.getDatabase() != respool.database()) {
       throw new IllegalArgumentException(
           "the configuration has the database " + config.getDatabase() + ", and the URL of respool "
-              + "the database " + respool.database() + ": name the database in the URL");
+              + "the database " + respool.database() + ": give both the same one");
     }
   }
 

@@ -7,6 +7,7 @@ import java.util.ArrayList;
 import java.util.List;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.atomic.AtomicBoolean;
+import java.util.function.Function;
 import java.util.regex.Matcher;
 import java.util.regex.Pattern;
 import redis.clients.jedis.CommandObject;
@@ -203,7 +204,7 @@ public final class Respool implements AutoCloseable {
   public JedisSocketFactory sockets() {
     return () -> {
       try {
-        return new StreamSocket(this, pumps.isClosed() ? 0 : Native.openStream(client.value));
+        return new StreamSocket(pumps, pumps.isClosed() ? 0 : Native.openStream(client.value));
       } finally {
         Reference.reachabilityFence(this);
       }
@@ -233,12 +234,12 @@ public final class Respool implements AutoCloseable {
    * others, so they must not block.
    */
   public CompletableFuture<byte[]> ask(String... arguments) {
-    return PendingAsk.begin(pumps.asks(), Request.of(arguments), Outcome::reply);
+    return begin(Request.of(arguments), Outcome::reply);
   }
 
   /** As {@link #ask(String...)}. */
   public CompletableFuture<byte[]> ask(byte[]... arguments) {
-    return PendingAsk.begin(pumps.asks(), Request.of(arguments), Outcome::reply);
+    return begin(Request.of(arguments), Outcome::reply);
   }
 
   /**
@@ -247,8 +248,16 @@ public final class Respool implements AutoCloseable {
    */
   public <T> CompletableFuture<T> ask(CommandObject<T> command) {
     byte[] request = Request.of(command.getArguments());
-    return PendingAsk.begin(
-        pumps.asks(), request, outcome -> command.getBuilder().build(outcome.decode()));
+    return begin(request, outcome -> command.getBuilder().build(outcome.decode()));
+  }
+
+  private <T> CompletableFuture<T> begin(byte[] request, Function<Outcome, T> decoder) {
+    try {
+      return PendingAsk.begin(pumps.asks(), request, decoder);
+    } finally {
+      // Otherwise the client may be unreachable, and closed, before the call has begun.
+      Reference.reachabilityFence(this);
+    }
   }
 
   /**
@@ -269,10 +278,6 @@ public final class Respool implements AutoCloseable {
         Thread.currentThread().interrupt();
       }
     }
-  }
-
-  StreamPump streamPump() {
-    return pumps.streams();
   }
 
   int database() {

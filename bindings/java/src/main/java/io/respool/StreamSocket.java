@@ -29,7 +29,8 @@ final class StreamSocket extends Socket {
             return thread;
           });
 
-  private final Respool respool;
+  /** Not the client: a socket must not keep it, because the pump of streams has all sockets. */
+  private final Pumps pumps;
   private final Native.Handle stream;
   private volatile int soTimeout;
   private volatile boolean isClosed;
@@ -41,8 +42,8 @@ final class StreamSocket extends Socket {
   private volatile boolean isReady;
 
   /** `stream`: zero if the client was closed. */
-  StreamSocket(Respool respool, long stream) {
-    this.respool = respool;
+  StreamSocket(Pumps pumps, long stream) {
+    this.pumps = pumps;
     this.stream = Native.handle(stream, Native::freeStream);
     if (stream == 0) {
       throw new NotSentException("the client was closed");
@@ -147,7 +148,7 @@ final class StreamSocket extends Socket {
     Native.closeStream(stream.value);
     long token = this.token;
     if (token != 0) {
-      respool.streamPump().remove(token);
+      pumps.streams().remove(token);
     }
     wakeReader();
     Reference.reachabilityFence(this);
@@ -155,7 +156,7 @@ final class StreamSocket extends Socket {
 
   @Override
   public String toString() {
-    return "session of " + respool;
+    return "session of respool";
   }
 
   /** Wakes the virtual thread that reads. */
@@ -205,7 +206,7 @@ final class StreamSocket extends Socket {
     }
 
     private int readParked(byte[] buffer, int at, int length) throws IOException {
-      StreamPump pump = respool.streamPump();
+      StreamPump pump = pumps.streams();
       if (token == 0) {
         token = pump.add(StreamSocket.this);
       }

@@ -9,6 +9,7 @@ import static org.junit.jupiter.api.Assumptions.assumeTrue;
 import java.time.Duration;
 import java.util.ArrayList;
 import java.util.List;
+import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ConcurrentLinkedQueue;
 import java.util.concurrent.TimeUnit;
@@ -17,7 +18,10 @@ import org.junit.jupiter.api.AfterEach;
 import org.junit.jupiter.api.BeforeEach;
 import org.junit.jupiter.api.Test;
 import org.junit.jupiter.api.Timeout;
+import redis.clients.jedis.Connection;
 import redis.clients.jedis.JedisPubSub;
+import redis.clients.jedis.Pipeline;
+import redis.clients.jedis.Protocol;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.Response;
 import redis.clients.jedis.exceptions.JedisConnectionException;
@@ -25,6 +29,9 @@ import redis.clients.jedis.exceptions.JedisConnectionException;
 /** Many threads of both kinds. */
 @Timeout(120)
 class ThreadsTest {
+  private static final Set<String> PUMPS =
+      Set.of("respool-asks", "respool-calls", "respool-streams");
+
   private TestServer server;
 
   @BeforeEach
@@ -230,6 +237,11 @@ class ThreadsTest {
   void forgottenClientEndsItsThreads() throws Exception {
     for (int round = 0; round < 5; round++) {
       assertEquals("+PONG\r\n", new String(Respool.open(server.url()).ask("PING").get()));
+      CompletableFuture<Object> synced = new CompletableFuture<>();
+      if (Runtime.version().feature() >= 21) {
+        virtual(() -> synced.complete(pipelined()));
+        assertEquals(List.of("PONG"), synced.get(10, TimeUnit.SECONDS));
+      }
     }
     long end = System.nanoTime() + TimeUnit.SECONDS.toNanos(20);
     while (pumps() > 0 && System.nanoTime() < end) {
@@ -272,9 +284,21 @@ class ThreadsTest {
     assertEquals(0, pumps());
   }
 
+  /** The replies of a pipeline of a client that is forgotten then. */
+  private List<Object> pipelined() {
+    Respool respool = Respool.open(server.url());
+    try (Connection connection = respool.connections().getConnection();
+        Pipeline pipeline = new Pipeline(connection)) {
+      pipeline.sendCommand(Protocol.Command.PING, new String[0]);
+      return pipeline.syncAndReturnAll().stream()
+          .map(reply -> (Object) new String((byte[]) reply))
+          .toList();
+    }
+  }
+
   private static long pumps() {
     return Thread.getAllStackTraces().keySet().stream()
-        .filter(thread -> thread.getName().equals("respool-asks"))
+        .filter(thread -> PUMPS.contains(thread.getName()))
         .count();
   }
 
