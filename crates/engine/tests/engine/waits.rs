@@ -2,7 +2,7 @@
 //! its link.
 
 use respool_engine::settings::Settings;
-use respool_engine::{Event, LinkId, SessionId};
+use respool_engine::{CloseReason, Event, Fate, LinkId, SessionId};
 
 use crate::world::{World, requests, settings, sharded};
 
@@ -525,14 +525,16 @@ fn session_that_polls_is_closed_with_its_link() {
     assert!(world.sent(world.shared).contains("BLPOP"));
     world.lose(world.shared);
     world.turn(|_| {});
-    assert!(world.closed_sessions().contains(&polls));
+    let text = "connection to server:1 lost: gone".into();
+    let fate = Fate::Unknown;
+    let lost = CloseReason::ServerLost { text, fate };
+    assert_eq!(world.close_reason(polls), Some(lost));
     assert_eq!(world.got(polls), "");
     assert_eq!(world.engine.counters().held_bytes, 0);
 }
 
-/// A poll that has not left when its link is lost waits for the server, and is sent once.
-#[test]
-fn poll_that_has_not_left_waits_for_the_server() {
+/// A session polls. Its server is lost between two polls, and refuses connections for `ms`.
+fn refused_between_polls(ms: u32) -> (World, SessionId) {
     let mut world = World::new(holding());
     let [blocks, polls] = [0; 2].map(|_| world.accept());
     take_the_only_link(&mut world, blocks);
@@ -540,12 +542,19 @@ fn poll_that_has_not_left_waits_for_the_server() {
     assert!(world.sent(world.shared).contains("BLPOP"));
     world.says(world.shared, "+OK\r\n+QUEUED\r\n*1\r\n*-1\r\n");
     world.lose(world.shared);
-    for _ in 0..5 {
+    for _ in 0..ms / 100 {
         for link in world.connecting() {
             world.lose(link);
         }
         world.wait_ms(100);
     }
+    (world, polls)
+}
+
+/// A poll that has not left when its link is lost waits for the server, and is sent once.
+#[test]
+fn poll_that_has_not_left_waits_for_the_server() {
+    let (mut world, polls) = refused_between_polls(500);
     assert!(!world.closed_sessions().contains(&polls));
     world.connect();
     world.wait_ms(150);
@@ -559,26 +568,34 @@ fn poll_that_has_not_left_waits_for_the_server() {
 /// When the outage lasts, a session that polls is closed, and no poll is sent later.
 #[test]
 fn session_that_polls_is_closed_when_the_outage_lasts() {
-    let mut world = World::new(holding());
-    let [blocks, polls] = [0; 2].map(|_| world.accept());
-    take_the_only_link(&mut world, blocks);
-    world.asks(polls, &["BLPOP ready 0"]);
-    assert!(world.sent(world.shared).contains("BLPOP"));
-    world.says(world.shared, "+OK\r\n+QUEUED\r\n*1\r\n*-1\r\n");
-    world.lose(world.shared);
-    for _ in 0..30 {
-        for link in world.connecting() {
-            world.lose(link);
-        }
-        world.wait_ms(100);
-    }
-    assert!(world.closed_sessions().contains(&polls));
+    let (mut world, polls) = refused_between_polls(3_000);
+    let text = "no connection to server:1: gone".into();
+    let fate = Fate::NotSent;
+    let lost = CloseReason::ServerLost { text, fate };
+    assert_eq!(world.close_reason(polls), Some(lost));
     assert_eq!(world.engine.counters().held_bytes, 0);
     for link in world.connecting() {
         world.up(link);
         world.wait_ms(150);
         assert!(!world.sent(link).contains("BLPOP"));
     }
+}
+
+/// A blocking command that was sent may have been executed: its session is closed, and a caller in
+/// the same process is told so.
+#[test]
+fn session_that_waits_at_a_lost_server_is_closed_with_its_fate() {
+    let mut world = World::new(holding());
+    let session = world.accept();
+    world.asks(session, &["BLPOP list 0"]);
+    let link = world.connect();
+    assert!(world.sent(link).contains("BLPOP"));
+    world.lose(link);
+    let text = "connection to server:1 lost: gone".into();
+    let fate = Fate::Unknown;
+    let lost = CloseReason::ServerLost { text, fate };
+    assert_eq!(world.close_reason(session), Some(lost));
+    assert_eq!(world.got(session), "");
 }
 
 /// Each poll of XREAD would begin after the entries that came before it.

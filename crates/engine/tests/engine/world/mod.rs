@@ -12,8 +12,8 @@ use respool_engine::settings::{
     ServerSettings, Settings,
 };
 use respool_engine::{
-    Action, Engine, Event, LinkId, Peer, SessionId, SubscriberCounts, TICK_MS, Time, Usage,
-    WorkerId,
+    Action, CloseReason, Engine, Event, LinkId, Peer, SessionId, SubscriberCounts, TICK_MS, Time,
+    Usage, WorkerId,
 };
 use respool_protocol::encode;
 use respool_protocol::hashing::{Placement, PredixyHash};
@@ -621,6 +621,17 @@ impl World {
             _ => None,
         };
         self.actions.iter().filter_map(closed).collect()
+    }
+
+    /// Why the engine has closed a session. `None`: it is open, or there is no reason.
+    pub(crate) fn close_reason(&self, of: SessionId) -> Option<CloseReason> {
+        let mut actions = self.actions.iter();
+        actions.find_map(|action| match action {
+            Action::CloseSession {
+                session, reason, ..
+            } if *session == of => reason.clone(),
+            _ => None,
+        })
     }
 
     pub(crate) fn closed_sessions(&self) -> Vec<SessionId> {
