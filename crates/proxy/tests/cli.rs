@@ -1231,7 +1231,8 @@ fn reload_refuses_a_file_that_the_process_does_not_read() {
         assert_eq!((code, out.as_str()), (Some(2), ""), "{err}");
         let told = format!(
             "error: {candidate}: this process reads {file}, and never another file: `respool check \
-             {candidate}` checks a candidate; nothing was reloaded\n"
+             {candidate}` checks a candidate, and --control-socket PATH without a file reloads a \
+             process that sees its file at another path; nothing was reloaded\n"
         );
         assert_eq!(err, told);
     }
