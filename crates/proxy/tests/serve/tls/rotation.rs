@@ -204,12 +204,12 @@ fn swapped_link_of_a_directory_is_noticed() {
     wait_until("the new certificate is shown", SOON, || {
         shown(&served) != first
     });
+    let told = "there are new certificates";
+    wait_until("the log tells of it", SOON, || {
+        served.proxy.log().contains(told)
+    });
     let log = served.proxy.log();
-    assert_eq!(
-        log.matches("there are new certificates").count(),
-        1,
-        "{log}"
-    );
+    assert_eq!(log.matches(told).count(), 1, "{log}");
 }
 
 /// Metrics show when the certificate in use expires.

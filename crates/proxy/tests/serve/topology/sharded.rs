@@ -1374,7 +1374,8 @@ fn some_request_of(id: CommandId, key: &str, keys: &[String]) -> String {
 /// A deleted user loses its links. Once it is created again, it does not wait for their back-off.
 #[test]
 fn recreated_user_is_served_at_once() {
-    let shards = ThreeShards::start(&["--threads=1", "--reconnect-min-ms=2000"]);
+    let pauses = ["--reconnect-min-ms=2s", "--reconnect-max-ms=2s"];
+    let shards = ThreeShards::start(&[&["--threads=1"], &pauses[..]].concat());
     let mut admin = shards.client();
     let keys = shards.a_key_each();
     for _ in 0..3 {
