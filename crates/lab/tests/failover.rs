@@ -177,6 +177,9 @@ fn another_proxy_is_measured_in_the_same_way() {
     assert!(said.contains("through envoy: CLUSTER FAILOVER, without full coverage"));
 }
 
+/// The most by which one probe may see an event later than another one.
+const PROBES_MS: f64 = 10.0;
+
 /// A primary that Sentinels watch is replaced, however it fails.
 #[test]
 fn watched_primary_is_replaced_however_it_fails() {
@@ -193,7 +196,11 @@ fn watched_primary_is_replaced_however_it_fails() {
             "one shard has no others: {round:?}"
         );
         let (named, through) = (round.named_ms.unwrap(), round.through_ms.unwrap());
-        assert!(named >= round.direct_ms.unwrap(), "{by}: {round:?}");
+        // Two probes see the two events, each a few milliseconds late.
+        assert!(
+            named + PROBES_MS >= round.direct_ms.unwrap(),
+            "{by}: {round:?}"
+        );
         // Writes at the old primary do not count.
         assert!(through >= round.direct_ms.unwrap(), "{by}: {round:?}");
     }
