@@ -183,7 +183,7 @@ impl OrderedSession {
     ) -> Result<(), CallError> {
         while !self.write_some(requests, written, CallerSession::write_before_wait)? {
             if !self.wait(deadline) {
-                self.session.withdraw();
+                self.withdraw();
             }
         }
         Ok(())
