@@ -6,8 +6,8 @@
 //! those of limits, timeouts and the flush rule are the engine's own.
 //!
 //! To add an option, write a constant in the file of its topic, list it in [`OPTIONS`], and add its
-//! field to [`Values`]. An option of TLS has more places: see `docs/design/driver.md`, *What each
-//! crate knows of TLS*.
+//! field to [`Values`]. An option of TLS has more places: see `docs/design/driver.md`, *TLS in
+//! each crate*.
 
 mod access;
 mod addresses;

@@ -81,7 +81,7 @@ struct RenewablePassword {
     /// When the file is looked at next; `None`: it is a pipe or a command, or respool's clients
     /// have the password.
     next_look: Option<Instant>,
-    /// What the last look at the file found, if it was new.
+    /// The password or the problem that the last look at the file found, if it was new.
     seen: Option<Result<String, String>>,
 }
 
@@ -555,8 +555,6 @@ fn read_again(
                     one.log_new();
                 }
             }
-
-            // one from before, it counts.
             Err(what) => {
                 match one.origin {
                     PasswordOrigin::File(_) => failures.files += 1,

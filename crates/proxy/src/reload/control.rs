@@ -8,7 +8,7 @@
 //!   client ◄── "good", then the path of the process's configuration file
 //! ```
 //!
-//! `respool reload` asks for the file first: a user who names another file means that one.
+//! `respool reload` asks for the file first: a user that names another file means that one.
 //!
 //! Each client has a thread, since the next one must not wait for a slow one. There are
 //! [`CLIENTS_MAX`] at the most, and each has a deadline for its request and one for its answer.
